@@ -63,6 +63,13 @@ class Sender {
   /// Whether every published slot arrives even if this rank never calls progress() again.
   virtual bool flushed() { return true; }
 
+  /// How many of the published slots, from the first on, may be filled again, without acquiring them.
+  /// Of links whose slots lie in the caller's memory (ucx/factory.hpp), as they follow each other there.
+  virtual uint64_t reusable() {
+    RONDO_CHECK(false, "this link's slots are its own");
+    return 0;
+  }
+
   virtual size_t capacity() const = 0;  // bytes of a slot
   virtual uint32_t depth() const = 0;   // slots
 };
@@ -83,6 +90,11 @@ class Receiver {
   /// Shows the oldest slot not yet released; false: nothing has arrived. Once true, it stays true
   /// until release().
   virtual bool try_peek(Delivery* delivery) = 0;
+  /// The same of the slot that comes `ahead` slots later. Of the same links.
+  virtual bool try_peek_ahead(uint64_t /*ahead*/, Delivery* /*delivery*/) {
+    RONDO_CHECK(false, "this link's slots are its own");
+    return false;
+  }
   /// Frees the peeked slot for its writer. REQUIRES: try_peek returned true since the last release.
   virtual void release() = 0;
   /// Whether the writer finds as many free slots as the releases so far entitle it to, even if this

@@ -35,6 +35,7 @@ UcxConnection::UcxConnection(Channel& channel, const UcxContext& context, int ow
       peer_rank_(peer_rank),
       reserve_(reserve_of(context.settings().depth)),
       uncopied_bytes_(context.uncopied_bytes()),
+      places_(context.settings().places),
       endpoint_(channel, std::move(address), std::move(peer)),
       sender_(*this, context.settings().depth, context.settings().slot_bytes),
       receiver_(*this, context.settings().depth, context.settings().slot_bytes) {
@@ -45,7 +46,11 @@ void UcxConnection::open() {
   in_use_ = true;
   channel_.in_use.push_back(this);
   opened_ = std::chrono::steady_clock::now();
-  if (!sender_.open(&endpoint_) || !receiver_.open()) {
+  const auto first = [&](bool inbound) {
+    return places_.first ? places_.first(channel_.number, peer_rank_, inbound) : nullptr;
+  };
+  if (!sender_.open(&endpoint_, first(false), places_.stride) ||
+      !receiver_.open(first(true), places_.stride)) {
     endpoint_.fail(Code::kResourceExhausted, "no memory for messages to and from",
                    "fewer or smaller slots would need less");
     return;
@@ -96,7 +101,8 @@ void UcxConnection::send_control(bool leaves) {
 
 bool UcxConnection::flushed() {
   if (in_use_ && !use()) return true;
-  // At the end only those of an operation that has failed still wait.
+  // At the end only those of an operation that has failed still wait, or for whose reader its writer
+  // has waited long enough.
   if (sender_.has_waiting()) return endpoint_.left() || channel_.closing;
   if (!usable()) return true;
   if (owes_only_credit()) return true;

@@ -21,18 +21,19 @@ namespace rondo::transport::ucx {
 /// What a message of `bytes` may take of a socket's buffer.
 constexpr size_t socket_cost(size_t bytes) { return bytes + (1 << 10); }
 
-/// How many credits a reader may keep to itself. A link has so many slots more than `depth`, so that
-/// its writer still finds those that the contract promises.
-constexpr uint32_t reserve_of(uint32_t depth) { return (depth + 1) / 2; }
-
 /// The memory of a link's messages. A message lies so that its payload is aligned to 64 bytes. Pages
 /// that no message has touched cost nothing.
 class MessageSlots {
  public:
   /// False: no memory.
   bool allocate(uint32_t count, size_t slot_bytes);
+  /// The caller's instead.
+  void use(std::byte* first, size_t stride) {
+    first_ = first;
+    stride_ = stride;
+  }
   std::byte* message(size_t slot) const { return payload(slot) - sizeof(DataHeader); }
-  std::byte* payload(size_t slot) const { return memory_.get() + slot * stride_ + kAlignment; }
+  std::byte* payload(size_t slot) const { return first_ + slot * stride_; }
 
  private:
   static constexpr size_t kAlignment = 64;
@@ -40,6 +41,7 @@ class MessageSlots {
     void operator()(std::byte* memory) const { std::free(memory); }
   };
   std::unique_ptr<std::byte, FreeSlots> memory_;
+  std::byte* first_ = nullptr;  // payload
   size_t stride_ = 0;
 };
 
@@ -47,19 +49,18 @@ class MessageSlots {
 class UcxSender final : public Sender {
  public:
   UcxSender(UcxConnection& connection, uint32_t depth, size_t slot_bytes)
-      : connection_(connection),
-        depth_(depth),
-        count_(depth + reserve_of(depth)),
-        slot_bytes_(slot_bytes) {}
+      : connection_(connection), depth_(depth), count_(slots_of(depth)), slot_bytes_(slot_bytes) {}
 
   std::byte* try_acquire(size_t bytes) override;
   bool try_publish(size_t bytes, uint64_t word) override;
+  uint64_t reusable() override;
   bool drained() override { return released_ == published_; }
   bool flushed() override;
   size_t capacity() const override { return slot_bytes_; }
   uint32_t depth() const override { return depth_; }
 
-  bool open(Endpoint* endpoint);
+  /// `first`: of the caller's slots, or null.
+  bool open(Endpoint* endpoint, std::byte* first, size_t stride);
   /// The peer has released `released` messages; false: it cannot have.
   bool credit(uint64_t released);
   /// Hands over what was published before the endpoint was open.
@@ -83,6 +84,7 @@ class UcxSender final : public Sender {
   uint64_t published_ = 0;
   uint64_t sent_ = 0;      // of those, handed to the endpoint
   uint64_t released_ = 0;  // as far as this rank knows
+  uint64_t reusable_ = 0;  // of these, also finished by UCX
   size_t outstanding_ = 0;
 };
 
@@ -90,13 +92,14 @@ class UcxSender final : public Sender {
 class UcxReceiver final : public Receiver {
  public:
   UcxReceiver(UcxConnection& connection, uint32_t depth, size_t slot_bytes)
-      : connection_(connection), count_(depth + reserve_of(depth)), slot_bytes_(slot_bytes) {}
+      : connection_(connection), count_(slots_of(depth)), slot_bytes_(slot_bytes) {}
 
-  bool try_peek(Delivery* delivery) override;
+  bool try_peek(Delivery* delivery) override { return try_peek_ahead(0, delivery); }
+  bool try_peek_ahead(uint64_t ahead, Delivery* delivery) override;
   void release() override;
   bool flushed() override;
 
-  bool open();
+  bool open(std::byte* first, size_t stride);
   uint64_t released() const { return released_; }
   void cancel();
 
@@ -199,6 +202,7 @@ class UcxConnection {
   const int peer_rank_;
   const uint32_t reserve_;
   const size_t uncopied_bytes_;
+  const SlotPlaces& places_;
   Endpoint endpoint_;
   UcxSender sender_;
   UcxReceiver receiver_;

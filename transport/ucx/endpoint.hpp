@@ -14,6 +14,7 @@ class UcxConnection;
 
 /// What the connections of one channel share. Used by one thread at a time.
 struct Channel {
+  int number = 0;
   const Calls* calls = nullptr;
   ucp_worker_h worker = nullptr;
   Status failure;                      // the first; it stays

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,6 +13,21 @@
 #include "transport/link.hpp"
 
 namespace rondo::transport::ucx {
+
+/// How many messages of the peer's a reader may have released without saying so. A link has so many
+/// slots more than `depth`, so that its writer still finds those that the contract promises.
+constexpr uint32_t reserve_of(uint32_t depth) { return (depth + 1) / 2; }
+constexpr uint32_t slots_of(uint32_t depth) { return depth + reserve_of(depth); }
+
+/// Memory of the caller's for the slots of all links, where someone else fills and reads them: a GPU.
+/// Such links have Sender::reusable() and Receiver::try_peek_ahead().
+struct SlotPlaces {
+  static constexpr size_t kGap = 64;  // of the transport's, before each slot
+  /// The first slot of the link on that channel to or from that peer; the others follow, `stride`
+  /// bytes apart, slots_of(depth) in all. Zeroed; outlives the transport.
+  std::function<std::byte*(int channel, int peer, bool inbound)> first{};
+  size_t stride = 0;
+};
 
 /// Equal on every rank, but for the interface and what follows it.
 struct UcxSettings {
@@ -23,6 +39,7 @@ struct UcxSettings {
   bool all_rdma = false;  // also devices that do not belong to that interface
   /// Ports to listen at over TCP, unless the user has set UCX_TCP_PORT_RANGE; 0: any.
   int first_port = 0, last_port = 0;
+  SlotPlaces places{};  // empty: the transport's own memory
 };
 using Settings = UcxSettings;  // a type's own name is unique in the project
 

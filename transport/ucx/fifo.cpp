@@ -7,13 +7,16 @@ namespace rondo::transport::ucx {
 bool MessageSlots::allocate(uint32_t count, size_t slot_bytes) {
   stride_ = kAlignment + (slot_bytes + kAlignment - 1) / kAlignment * kAlignment;
   memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, count * stride_)));
+  first_ = memory_.get() + kAlignment;
   return memory_ != nullptr;
 }
 
-bool UcxSender::open(Endpoint* endpoint) {
+bool UcxSender::open(Endpoint* endpoint, std::byte* first, size_t stride) {
   slots_.resize(count_);
   for (OutboundSlot& slot : slots_) slot.outbound.endpoint = endpoint;
-  return memory_.allocate(count_, slot_bytes_);
+  if (first == nullptr) return memory_.allocate(count_, slot_bytes_);
+  memory_.use(first, stride);
+  return true;
 }
 
 std::byte* UcxSender::try_acquire(size_t bytes) {
@@ -49,6 +52,11 @@ void UcxSender::send_waiting() {
   }
 }
 
+uint64_t UcxSender::reusable() {
+  while (reusable_ < released_ && !slots_[reusable_ % count_].outbound.busy) ++reusable_;
+  return reusable_;
+}
+
 bool UcxSender::flushed() { return connection_.flushed(); }
 
 bool UcxSender::credit(uint64_t released) {
@@ -57,8 +65,12 @@ bool UcxSender::credit(uint64_t released) {
   return true;
 }
 
-bool UcxReceiver::open() {
-  if (!memory_.allocate(count_, slot_bytes_)) return false;
+bool UcxReceiver::open(std::byte* first, size_t stride) {
+  if (first != nullptr) {
+    memory_.use(first, stride);
+  } else if (!memory_.allocate(count_, slot_bytes_)) {
+    return false;
+  }
   slots_.resize(count_);
   for (InboundSlot& slot : slots_) {
     slot.receiver = this;
@@ -113,10 +125,10 @@ uint64_t UcxReceiver::sequence_of(size_t index) const {
   return released_ + (index >= next ? index - next : index + count_ - next);
 }
 
-bool UcxReceiver::try_peek(Delivery* delivery) {
+bool UcxReceiver::try_peek_ahead(uint64_t ahead, Delivery* delivery) {
   connection_.use();
-  if (slots_.empty()) return false;
-  const size_t index = released_ % count_;
+  if (slots_.empty() || ahead >= count_) return false;
+  const size_t index = (released_ + ahead) % count_;
   const InboundSlot& slot = slots_[index];
   // What has arrived counts, also where the peer has left since. That nothing more will come is for
   // the communicator to say, which knows whether this rank needs it.

@@ -29,6 +29,7 @@ class UcxTransport final : public Transport {
         connections_(channels_.size() * ranks),
         context_(std::move(context)) {
     for (size_t channel = 0; channel < channels_.size(); ++channel) {
+      channels_[channel].number = static_cast<int>(channel);
       channels_[channel].calls = &context_->calls();
       channels_[channel].worker = context_->worker(channel);
     }
@@ -57,7 +58,9 @@ class UcxTransport final : public Transport {
 
   Status progress(int channel) override {
     Channel& of = channels_.at(static_cast<size_t>(channel));
-    if (!of.in_use.empty()) push(of);
+    // Links in the caller's slots open when someone else uses them: a peer may come before, and wants
+    // an answer if it is to leave.
+    if (!of.in_use.empty() || context_->settings().places.first) push(of);
     return of.failure;
   }
 
