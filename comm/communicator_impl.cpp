@@ -15,7 +15,6 @@
 #include "comm/base/guarded.hpp"
 #include "comm/base/limits.hpp"
 #include "comm/base/refuse.hpp"
-#include "comm/device_hierarchy.hpp"
 
 namespace rondo {
 
@@ -47,7 +46,7 @@ Status Communicator::Impl::failure() const {
 
 Status Communicator::Impl::submit(const Request& request, const CallOptions& options,
                                   const WorkState* work) {
-  if (group_ || work != nullptr || staged_ || is_queued()) {
+  if (group_ || work != nullptr || is_queued()) {
     return hand_over(request, options, work);
   }
   if (device_ || board_->has_error()) RONDO_TRY(failure());
@@ -161,7 +160,6 @@ Status Communicator::Impl::check_work(std::string_view call, const WorkState* wo
 
 Status Communicator::Impl::check_stream(std::string_view call, const CallOptions& options) const {
   if (device_) return device_->refusal(options.stream);
-  if (staged_) return staged_->refusal(options.stream);
   if (options.stream == nullptr) return {};
   return refuse(fmt::format("{}: CallOptions::stream is for communicators on a device", call));
 }
@@ -202,17 +200,6 @@ Result<Operation> Communicator::Impl::operation_by(comm::Plans& plans, const Req
   return operation;
 }
 
-Result<device::DeviceRunner::Room> Communicator::Impl::make_room(std::span<const Request> requests,
-                                                                 const CallOptions& options) {
-  std::list<Operation> operations;
-  for (const Request& request : requests) {
-    auto operation = operation_by(*device_plans_, request, options);
-    if (!operation.ok()) return operation.status();
-    operations.push_back(std::move(*operation));
-  }
-  return device_->make_room(operations);
-}
-
 Status Communicator::Impl::enqueue(const Operation& operation) {
   return device_->add(operation, runner_->record(*operation.prepared));
 }
@@ -229,20 +216,11 @@ Status Communicator::Impl::gather_on_host(const void* own, void* all, size_t cou
   RONDO_TRY(failure());
   auto operation = operation_by(*plans_, request, options);
   if (!operation.ok()) return operation.status();
-  return staged_ ? staged_->run_on_host(*operation) : runner_->run(*operation);
+  return runner_->run(*operation);
 }
 
 Status Communicator::Impl::status() const {
-  if (device_) return device_->check(true);
-  RONDO_TRY(board_->error());
-  const Status found = hierarchy_ ? hierarchy_->look() : Status();
-  // Streams go on as soon as a part has failed. A moment later a thread raises why, by the ranks of
-  // this communicator.
-  for (int turn = 0; !found.ok() && turn < 500 && !board_->has_error(); ++turn) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  RONDO_TRY(board_->error());
-  return found;
+  return device_ ? device_->check(true) : board_->error();
 }
 
 Status Communicator::Impl::need_queue() {
@@ -259,10 +237,9 @@ Status Communicator::Impl::need_queue() {
 Status Communicator::Impl::broken_off() noexcept {
   Status error = board_->raise(base::caught());
   if (device_) device_->abort();
-  if (hierarchy_) hierarchy_->abort(error);
   if (group_) (void)group_->refuse(error);
   // Another thread has the runner, and finds the error.
-  if (staged_ || is_queued()) return error;
+  if (is_queued()) return error;
   (void)runner_->withdraw();
   return runner_->await_release();
 }
@@ -294,7 +271,6 @@ Plan Communicator::Impl::plan(Collective collective, size_t count, DataType type
   // Threads of one process reach all buffers.
   direct = direct || (device_ && device_->reaches_buffers());
   if (device::is_by_copies(prepared) && !registered) return {};
-  if (hierarchy_ && hierarchy_->takes(prepared)) return hierarchy_->plan(prepared.call, direct);
   const bool goes_direct =
       prepared.direct && (direct || prepared.sharing == engine::Sharing::kCopied);
   if (prepared.required && !goes_direct) return {};
@@ -327,16 +303,13 @@ void Communicator::Impl::abort(const std::string& reason) {
 }
 
 void Communicator::Impl::fail(const Status& error) {
-  const Status first = board_->raise(error);
+  (void)board_->raise(error);
   if (device_) device_->abort();
-  if (hierarchy_) hierarchy_->abort(first);
 }
 
 Stats Communicator::Impl::stats() const {
-  const uint64_t on_devices = device_      ? device_->bytes_sent()
-                              : hierarchy_ ? hierarchy_->bytes_sent()
-                                           : 0;
-  return {runner_->operations() - own_operations_, runner_->bytes_sent() + on_devices,
+  const uint64_t on_devices = device_ ? device_->bytes_sent() : 0;
+  return {runner_->operations(), runner_->bytes_sent() + on_devices,
           board_segment_.bytes() + segment_.bytes()};
 }
 
@@ -350,15 +323,11 @@ Communicator::Impl::~Impl() {
     left_alone->push_back(std::move(runner_));
     left_alone->push_back(std::shared_ptr<comm::Agent>(std::move(agent_)));
     left_alone->push_back(std::shared_ptr<device::DeviceRunner>(std::move(device_)));
-    left_alone->push_back(std::shared_ptr<device::StagedRunner>(std::move(staged_)));
-    left_alone->push_back(std::shared_ptr<comm::DeviceHierarchy>(std::move(hierarchy_)));
     return;
   }
   if (group_) group_->end(refuse("the communicator was destroyed inside a group"));
   if (queue_) queue_->drain();
   device_.reset();  // while the board still says that this rank is there
-  staged_.reset();
-  hierarchy_.reset();
   if (board_) {
     // Release: every operation's posts come before it (watch.cpp reads life first).
     board_->state(board_->rank())

@@ -20,7 +20,6 @@
 #include "comm/control/agent.hpp"
 #include "comm/control/endings.hpp"
 #include "comm/device/device_runner.hpp"
-#include "comm/device/staged_runner.hpp"
 #include "comm/health/watch.hpp"
 #include "comm/host/progress.hpp"
 #include "comm/host/runner.hpp"
@@ -53,8 +52,6 @@ struct Group {
   /// Ends every Work of it; nothing has begun.
   void end(const Status& status) const;
 };
-
-class DeviceHierarchy;
 
 /// What a communicator takes over from the one that it is made from.
 struct Parent {
@@ -131,19 +128,6 @@ class Communicator::Impl {
   std::vector<int> hosts() const;
   bool is_reproducible() const { return plans_->limits().available.rank_order_only; }
   int device() const { return config_.device; }
-  /// Of a collective. REQUIRES: a device, and all ranks on one host.
-  int device_channels() const { return device_->channels(); }
-  /// Before these calls: makes room for the programs of all, on the device. See
-  /// DeviceRunner::make_room().
-  Result<device::DeviceRunner::Room> make_room(std::span<const comm::Request> requests,
-                                               const CallOptions& options);
-  /// The rank for which this one's operation waits just now, or -1, and since when. Any thread.
-  device::StreamCarrier::AwaitedRank awaited() const {
-    const board::RankState& own = board_->state(rank());
-    // Relaxed: for diagnosis only.
-    return {.rank = own.waiting_for.load(std::memory_order_relaxed),
-            .since_ns = own.waiting_since_ns.load(std::memory_order_relaxed)};
-  }
   Status status() const;
   Status finish();
   void abort(const std::string& reason);
@@ -162,18 +146,8 @@ class Communicator::Impl {
                                             const Status& failed);
   Status set_up(const comm::Parent& parent);
   Status set_up_device();
-  Status set_up_staging(const comm::Introduced& introduced);
-  /// Where hosts have several GPUs each: the parts whose operations go over the links between these.
-  Status set_up_hierarchy();
-  /// The limits of this one's kernels do not count while data of `staged`'s calls are on the wire
-  /// between hosts. REQUIRES: a device, and all ranks on one host; before any call of this one, and
-  /// this one outlives `staged`.
-  void be_patient_during(device::StagedRunner& staged) {
-    device_->expect_stages();
-    staged.note_stages([this](bool begins) { device_->note_stage(begins); });
-  }
   /// Whether buffers are in device memory.
-  bool is_on_device() const { return device_ || staged_; }
+  bool is_on_device() const { return device_ != nullptr; }
   /// While an exception is handled.
   Status broken_off() noexcept;
   /// The communicator's, as far as it is known here; ok: none.
@@ -194,7 +168,6 @@ class Communicator::Impl {
   Status check_group(const comm::Group& group, bool queued);
   Status check_own_messages(const comm::Group& group) const;
   Status launch(const comm::Group& group);
-  Status stage(comm::Group& group);
   Status queue(comm::Group& group, bool* begun);
   bool is_queued() const { return queue_ && !queue_->empty(); }
   /// Whether the call repeats the last one, so that last_.operation is what it asks for.
@@ -255,18 +228,12 @@ class Communicator::Impl {
   std::string title_;  // for people; Config::name is for the ranks that meet
   std::optional<comm::AgreedLinks> links_;  // likewise
   uint64_t splits_ = 0;                     // so far
-  uint64_t own_splits_ = 0;                 // of these, for hierarchy_
-  uint64_t own_operations_ = 0;             // by which these were made
   uint64_t token_ = 0;                      // no other communicator's
   std::vector<int> former_ranks_;           // of one that shrink() has made
   bool is_at_last_exchange_ = false;        // of setting it up
   std::unique_ptr<Impl> undecided_;         // by shrink(): other ranks may have got it
   int64_t senders_checked_ns_ = 0;
-  // Where there is a device, one of them; without either, operations are the host's.
-  std::unique_ptr<device::DeviceRunner> device_;  // all ranks are on one host
-  // They are on several, and the runner is its own; it may hand calls to hierarchy_.
-  std::unique_ptr<comm::DeviceHierarchy> hierarchy_;
-  std::unique_ptr<device::StagedRunner> staged_;
+  std::unique_ptr<device::DeviceRunner> device_;  // without it operations are the host's
 };
 
 }  // namespace rondo

@@ -17,7 +17,6 @@
 #include "comm/bootstrap/share_segment.hpp"
 #include "comm/bootstrap/unique_id.hpp"
 #include "comm/communicator_impl.hpp"
-#include "comm/device_hierarchy.hpp"
 #include "comm/launch/unknown_variables.hpp"
 #include "comm/setup/settle.hpp"
 #include "comm/status/socket.hpp"
@@ -52,7 +51,7 @@ comm::PlanLimits device_limits(const device::DeviceRunner& runner, int rank, con
   return {.ranks = static_cast<int>(shape.ranks),
           .rank = rank,
           .channels = runner.channels(),
-          .depth = shape.depth,
+          .depth = runner.depth(),
           .publish_depth = shape.publish_depth,
           .slot_bytes = shape.slot_bytes,
           .publish_slot_bytes = shape.publish_slot_bytes,
@@ -60,10 +59,11 @@ comm::PlanLimits device_limits(const device::DeviceRunner& runner, int rank, con
           .profile = runner.profile(),
           .available = {.publish = shape.publish_depth > 0,
                         .references = runner.reaches_buffers(),
-                        .signals = true,
+                        .signals = runner.hosts().hosts() == 1,
                         .copies = runner.can_register(),
                         .rank_order_only = config.reproducible},
-          .algorithm = config.algorithm};
+          .algorithm = config.algorithm,
+          .hosts = runner.hosts()};
 }
 
 void warn_of_rejected_instruction_set() {
@@ -156,7 +156,6 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::come(const Confi
       return impl->set_up(parent);
     });
   }
-  if (status.ok()) status = base::guarded([&] { return impl->set_up_hierarchy(); });
   if (status.ok()) return impl;
   return base::guarded([&] {
     (impl ? impl->bootstrap_ : *bootstrap).fail(status);
@@ -196,10 +195,7 @@ Status Communicator::Impl::set_up(const comm::Parent& parent) {
       fmt::format("{}: rank {} of {}: {} channels, {} slots of {} bytes, {} CPUs, links: {}",
                   title_, rank(), size(), sizes.channels, sizes.depth, sizes.slot_bytes, sizes.cpus,
                   sizes.profile.name));
-  if (config_.device >= 0) {
-    const bool staged = bootstrap_.hosts().hosts() > 1;
-    RONDO_TRY(staged ? set_up_staging(introduced) : set_up_device());
-  }
+  if (config_.device >= 0) RONDO_TRY(set_up_device());
   is_at_last_exchange_ = true;
   // No rank begins an operation before every rank is on the board.
   RONDO_TRY(bootstrap_.barrier());
@@ -225,78 +221,16 @@ Status Communicator::Impl::set_up_device() {
                                   .channels = config_.channels,
                                   .slots = static_cast<uint32_t>(config_.slots),
                                   .slot_bytes = config_.slot_bytes,
-                                  .links = {}};
+                                  .links = {},
+                                  .connect_hosts = [this](transport::ucx::UcxSettings settings) {
+                                    return comm::connect_hosts(bootstrap_, std::move(settings));
+                                  }};
   if (links_->named) setup.links = links_->profile;
   device_ = RONDO_TRY(
       device::DeviceRunner::create(bootstrap_, *board_, *watch_, std::move(control), setup));
   device_->set_longest_wait(timeout_ns_);
   device_plans_ = std::make_unique<comm::Plans>(device_limits(*device_, rank(), config_));
   log(LogLevel::kInfo, fmt::format("rank {} of {} on {}", rank(), size(), device_->describe()));
-  return {};
-}
-
-Status Communicator::Impl::set_up_staging(const comm::Introduced& introduced) {
-  bool shares_device = false;
-  for (int r = 0; r < size(); ++r) {
-    shares_device =
-        shares_device || (r != rank() && bootstrap_.peers()[static_cast<size_t>(r)].same_process &&
-                          introduced.ranks[static_cast<size_t>(r)].device == config_.device);
-  }
-  const auto prepare = [this](const board::Call& call) { return plans_->prepare({.call = call}); };
-  staged_ = RONDO_TRY(device::StagedRunner::create(*runner_, *board_, *watch_,
-                                                   {.device = config_.device,
-                                                    .shares_device = shares_device,
-                                                    .longest_wait_ns = timeout_ns_,
-                                                    .prepare = prepare}));
-  log(LogLevel::kInfo, fmt::format("rank {} of {} on {}", rank(), size(), staged_->describe()));
-  return {};
-}
-
-/// Only for those who ask, until it has been measured: parts take memory and places on the GPU. Where a
-/// rank cannot make its parts, no rank has them, and all operations are staged.
-Status Communicator::Impl::set_up_hierarchy() {
-  const bool wanted = config_.algorithm == Algorithm::kHierarchical;
-  const base::HostMap hosts = bootstrap_.hosts();
-  if (!staged_ || !wanted || config_.reproducible || !comm::DeviceHierarchy::fits(hosts)) return {};
-  const int host = hosts.host_of(rank()), local = hosts.local_rank(rank());
-  Status failed;
-  const auto make = [&](int color, int key,
-                        std::string_view what) -> Result<std::unique_ptr<Impl>> {
-    auto part = RONDO_TRY(choose_part(color, key, "create"));
-    part->config.algorithm = Algorithm::kAuto;
-    part->title = fmt::format("{}/{}", title_, what);
-    auto made = make_part(*part);
-    if (made.ok()) return made;
-    RONDO_TRY(failure());
-    if (failed.ok()) failed = made.status();
-    return std::unique_ptr<Impl>();
-  };
-  auto inside = RONDO_TRY(make(host, local, "inside host"));
-  auto across = RONDO_TRY(make(local, host, "across hosts"));
-  std::span<std::byte> scratch;
-  if (failed.ok()) {
-    auto allocated = inside->device_->allocate_scratch();
-    failed = allocated.status();
-    if (allocated.ok()) scratch = *allocated;
-  }
-  own_splits_ = splits_;
-  std::vector<int32_t> outcomes(static_cast<size_t>(size()));
-  const auto outcome = static_cast<int32_t>(failed.code());
-  RONDO_TRY(gather_on_host(&outcome, outcomes.data(), 1, DataType::kInt32));
-  own_operations_ = runner_->operations();
-  if (std::ranges::any_of(outcomes, [](int32_t code) { return code != 0; })) {
-    if (failed.ok()) return {};
-    log(LogLevel::kInfo, fmt::format("{}: rank {}: operations do not use the links inside hosts, "
-                                     "and go through host memory: {}",
-                                     title_, rank(), failed.message()));
-    return {};
-  }
-  across->plans_->average_over(size());
-  // A rank's kernel waits for peers that come after stages of either.
-  inside->be_patient_during(*across->staged_);
-  inside->be_patient_during(*staged_);
-  hierarchy_ = std::make_unique<comm::DeviceHierarchy>(std::move(inside), std::move(across), hosts,
-                                                       rank(), scratch);
   return {};
 }
 

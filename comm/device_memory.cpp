@@ -94,10 +94,6 @@ Result<std::vector<Part>> Communicator::Impl::gather_parts(const Part& own) {
 }
 
 Status Communicator::Impl::register_memory(void* pointer, size_t bytes) {
-  if (staged_) {
-    return {Code::kUnavailable,
-            "register_memory: the ranks are on several hosts: operations go through host memory"};
-  }
   if (!device_) {
     return refuse(
         "register_memory: this communicator is not on a device; rondo::register_memory() makes "
@@ -105,6 +101,10 @@ Status Communicator::Impl::register_memory(void* pointer, size_t bytes) {
         "memory library memory, for every communicator");
   }
   if (group_) return refuse("register_memory inside a group: call group_end first");
+  if (device_->hosts().hosts() > 1) {
+    return {Code::kUnavailable,
+            "register_memory: the ranks are on several hosts, so operations go through slots"};
+  }
   if (!device_->can_register()) {
     return {Code::kUnavailable,
             "register_memory: the ranks' GPUs have no access to each other: operations go through "

@@ -8,7 +8,6 @@
 #include "comm/base/clock.hpp"
 #include "comm/base/refuse.hpp"
 #include "comm/communicator_impl.hpp"
-#include "comm/device_hierarchy.hpp"
 
 namespace rondo {
 
@@ -71,7 +70,6 @@ Status Communicator::Impl::carry_out(comm::Group& group) {
     if (queued) return queue(group, &begun);
     begun = true;
     if (device_) return launch(group);
-    if (staged_) return stage(group);
     runner_->lanes().push(group.transfers);
     return runner_->run(group.operations);
   });
@@ -124,32 +122,6 @@ Status Communicator::Impl::launch(const comm::Group& group) {
   RONDO_TRY(device_->add(group.transfers));
   for (const Operation& operation : group.operations) RONDO_TRY(enqueue(operation));
   return device_->run();
-}
-
-Status Communicator::Impl::stage(comm::Group& group) {
-  if (!hierarchy_) return staged_->enqueue(group.operations, group.transfers);
-  if (Status refused = staged_->refusal(group.operations, group.transfers); !refused.ok()) {
-    if (refused.code() != Code::kInvalidArgument) fail(refused);  // CUDA's error, not the caller's
-    return refused;
-  }
-  RONDO_TRY(hierarchy_->refusal(group.operations, group.transfers));
-  if (const Status failed = hierarchy_->make_room(group.operations); !failed.ok()) {
-    const Status known = status();
-    fail(known.ok() ? failed : known);  // it may be this rank's alone
-    return board_->error();
-  }
-  std::list<Operation> staged;
-  while (!group.operations.empty()) {
-    const auto first = group.operations.begin();
-    if (!hierarchy_->takes(*first->prepared)) {
-      staged.splice(staged.end(), group.operations, first);
-      continue;
-    }
-    RONDO_TRY(staged_->enqueue(staged, group.transfers));
-    RONDO_TRY(staged_->enqueue(*first, *hierarchy_));
-    group.operations.pop_front();
-  }
-  return staged_->enqueue(staged, group.transfers);
 }
 
 // What has no Work of the caller's is waited for here.

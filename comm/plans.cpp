@@ -44,7 +44,7 @@ uint64_t model_bytes(const board::Call& call, size_t ranks) {
 
 }  // namespace
 
-Plans::Plans(const PlanLimits& limits) : limits_(limits), terms_(limits.ranks) {
+Plans::Plans(const PlanLimits& limits) : limits_(limits) {
   if (limits_.hosts.ranks() == 0) limits_.hosts = base::HostMap::one_host(limits_.ranks);
   hosts_ = std::make_shared<const base::HostMap>(limits_.hosts);
 }
@@ -115,7 +115,7 @@ void Plans::choose_kernel(const Shape& shape, Prepared& prepared) const {
   const ReduceOp op = alone ? ReduceOp::kScaledSum : call.op;
   prepared.function = kernels::move_function(call.type, op);
   prepared.scaled = op == ReduceOp::kScaledSum;
-  prepared.divisor = call.op == ReduceOp::kAvg ? static_cast<uint32_t>(terms_) : 1;
+  prepared.divisor = call.op == ReduceOp::kAvg ? static_cast<uint32_t>(limits_.ranks) : 1;
   prepared.identity = kernels::identity_bits(call.type, call.op);
 }
 

@@ -44,8 +44,6 @@ class Plans {
   Result<std::shared_ptr<const engine::Prepared>> prepare(const Shape& shape) const;
 
   const PlanLimits& limits() const { return limits_; }
-  /// What sums of ranks are averages of; else the number of ranks. Before the first plan.
-  void average_over(int terms) { terms_ = terms; }
   /// Payload that passes between a rank and the others by what that rank does, for the rank for
   /// which it is most (Stats::bytes_sent). Builds every rank's program.
   Result<uint64_t> most_bytes_moved(const Shape& shape, Algorithm algorithm) const;
@@ -66,7 +64,6 @@ class Plans {
   Status choose_automatically(const Shape& shape, engine::Prepared& prepared) const;
 
   PlanLimits limits_;
-  int terms_;
   schedule::SharedHosts hosts_;
   std::unordered_map<Shape, std::shared_ptr<const engine::Prepared>, Hash> prepared_;
 };

@@ -59,8 +59,8 @@ Result<std::optional<Communicator::Impl::SplitPart>> Communicator::Impl::choose_
                             all[0].nonce, number, color);
   std::string title =
       fmt::format("{}/{}", title_, called == "split" ? fmt::format("color {}", color) : called);
-  if (const uint64_t shown = number - own_splits_; shown > 1) {
-    title += fmt::format(", {} {}", called == "split" ? "split" : "number", shown);
+  if (number > 1) {
+    title += fmt::format(", {} {}", called == "split" ? "split" : "number", number);
   }
   const bool named = !name.empty();
   if (named) title = base::printable(name, kMostNameChars);

@@ -201,11 +201,11 @@ Result<std::string> gpus_text(const device::GpuBackend& backend) {
       text += fmt::format("  {:<9} {}\n", fmt::format("{} to {}", device, peer), name(reach));
     }
   }
-  return text + fmt::format(
-                    "  link profile of a communicator on all of them: {}\n"
-                    "  of one with ranks on other hosts, too: the host's; each rank stages "
-                    "through {} of pinned memory\n",
-                    tuner::device_profile(slowest).name, size_text(backend.staging_bytes));
+  return text +
+         fmt::format(
+             "  link profile of a communicator on all of them: {}\n"
+             "  with ranks on other hosts, too, data between hosts pass through pinned memory\n",
+             tuner::device_profile(slowest).name);
 }
 
 std::string gpus_text() {

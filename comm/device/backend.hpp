@@ -20,8 +20,7 @@ struct GpuBackend {
   int threads = 0;                  // of a block
   const void* ll_kernel = nullptr;  // the same, for operations by LL alone
   int ll_threads = 0;
-  size_t program_bytes = size_t{4} << 20;   // room for the programs of a communicator
-  size_t staging_bytes = size_t{16} << 20;  // pinned memory of one that is staged (StagedRunner)
+  size_t program_bytes = size_t{4} << 20;  // room for the programs of a communicator
   uint64_t process = 0;  // 0: this one; a test's threads may count as processes of their own
 };
 

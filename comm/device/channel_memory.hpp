@@ -34,34 +34,48 @@ class ChannelMemory {
     return at<AbortLine>(rank, layout_.abort()).raised;
   }
 
-  // In this rank's segment: its state, and the lines that each peer writes.
+  /// Whether a proxy (wire_proxy.hpp) carries what passes between this rank and that one.
+  RONDO_DEVICE bool is_far(uint32_t rank) const { return (links_.far >> rank & 1) != 0; }
+
+  // In this rank's segment: its state, and the counters of slots that it has taken from a peer and
+  // sent to it. They are looked at for every slot, so a far peer's are there, too.
   RONDO_DEVICE StateLine& state() const {
     return at<StateLine>(links_.rank, layout_.state(channel_));
   }
+  RONDO_DEVICE uint64_t& taken(uint32_t peer) const {
+    return at<InboxLine>(links_.rank, layout_.inbox(channel_, peer)).taken;
+  }
+  RONDO_DEVICE uint64_t& sent(uint32_t peer) const {
+    return at<OutboxLine>(links_.rank, layout_.outbox(channel_, peer)).sent;
+  }
+
+  // What each peer writes for this rank: in this rank's segment, a far one's where the proxy puts it.
   RONDO_DEVICE PeerLine& own_line(uint32_t peer) const {
     return at<PeerLine>(links_.rank, layout_.peer(channel_, peer));
   }
   RONDO_DEVICE InboxLine& inbox(uint32_t writer) const {
-    return at<InboxLine>(links_.rank, layout_.inbox(channel_, writer));
+    return *reinterpret_cast<InboxLine*>(from(writer) + layout_.inbox(channel_, writer));
   }
   RONDO_DEVICE InboxLine& notice(uint32_t writer) const {
     return at<InboxLine>(links_.rank, layout_.notice(channel_, writer));
   }
   RONDO_DEVICE OutboxLine& outbox(uint32_t reader) const {
-    return at<OutboxLine>(links_.rank, layout_.outbox(channel_, reader));
+    return *reinterpret_cast<OutboxLine*>(from(reader) + layout_.outbox(channel_, reader));
   }
 
-  // In the peers' segments: the lines that this rank writes.
-  RONDO_DEVICE PeerLine& line_of(uint32_t peer) const {
+  // In the peers' segments, or for a far one where the proxy finds it: the lines that this rank writes.
+  RONDO_DEVICE PeerLine& line_of(uint32_t peer) const {  // REQUIRES: !is_far(peer)
     return at<PeerLine>(peer, layout_.peer(channel_, links_.rank));
   }
   /// Its inbox for slots of this link, or for what this rank publishes.
   RONDO_DEVICE InboxLine& inbox_of(uint32_t peer, bool slot) const {
-    return at<InboxLine>(
-        peer, slot ? layout_.inbox(channel_, links_.rank) : layout_.notice(channel_, links_.rank));
+    const Outward to = outward(peer);
+    return *reinterpret_cast<InboxLine*>(
+        to.base + (slot ? layout_.inbox(channel_, to.place) : layout_.notice(channel_, to.place)));
   }
   RONDO_DEVICE OutboxLine& outbox_of(uint32_t peer) const {
-    return at<OutboxLine>(peer, layout_.outbox(channel_, links_.rank));
+    const Outward to = outward(peer);
+    return *reinterpret_cast<OutboxLine*>(to.base + layout_.outbox(channel_, to.place));
   }
 
   /// Whether this rank knows what a rank, perhaps itself, has registered under that word; and how far
@@ -73,14 +87,21 @@ class ChannelMemory {
     return links_.mappings == nullptr ? 0 : mapping(rank, word).distance;
   }
 
+  /// Tells the proxy, before the first slot of a far peer has come, that one is awaited: it connects
+  /// to those peers only whose slots someone sends or awaits.
+  RONDO_DEVICE uint64_t& awaits_first(uint32_t peer) const {
+    return reinterpret_cast<InboxLine*>(links_.outbound + layout_.inbox(channel_, peer))->taken;
+  }
+
   // Data: the next slots of a link, and what `writer` has published as its number `number`.
   RONDO_DEVICE std::byte* slot_from(uint32_t peer) const {
-    const uint64_t index = place_in(inbox(peer).taken, links_.shape.depth);
-    return links_.segments[links_.rank] + layout_.slot(channel_, peer, index);
+    const uint64_t index = place_in(taken(peer), links_.shape.depth);
+    return from(peer) + layout_.slot(channel_, peer, index);
   }
   RONDO_DEVICE std::byte* slot_to(uint32_t peer) const {
-    const uint64_t index = place_in(outbox(peer).sent, links_.shape.depth);
-    return links_.segments[peer] + layout_.slot(channel_, links_.rank, index);
+    const uint64_t index = place_in(sent(peer), links_.shape.depth);
+    const Outward to = outward(peer);
+    return to.base + layout_.slot(channel_, to.place, index);
   }
   RONDO_DEVICE std::byte* published_by(uint32_t writer, uint64_t number) const {
     const uint64_t index = place_in(number, links_.shape.publish_depth);
@@ -96,6 +117,19 @@ class ChannelMemory {
   }
 
  private:
+  /// Where lines and slots lie that `peer` writes for this rank.
+  RONDO_DEVICE std::byte* from(uint32_t peer) const {
+    return is_far(peer) ? links_.inbound : links_.segments[links_.rank];
+  }
+  /// Where those lie that this rank writes for `peer`, as those of which writer, or reader.
+  struct Outward {
+    std::byte* base;
+    uint32_t place;
+  };
+  RONDO_DEVICE Outward outward(uint32_t peer) const {
+    return is_far(peer) ? Outward{links_.outbound, peer}
+                        : Outward{links_.segments[peer], links_.rank};
+  }
   template <class Line>
   RONDO_DEVICE Line& at(uint32_t rank, size_t offset) const {
     return *reinterpret_cast<Line*>(links_.segments[rank] + offset);

@@ -59,14 +59,6 @@ class ChannelWalk {
     return Access::peek(&memory_.raised(links_.rank)) != 0;
   }
 
-  /// Whether a peer's kernel may be late because a stage of its over the network is under way, or
-  /// was, since this block's patience began. Stages have deadlines of their own.
-  RONDO_DEVICE bool network_holds_up() const {
-    if (links_.host_stages == nullptr) return false;
-    const uint64_t stages = Access::peek(links_.host_stages);
-    return (stages & kStagesUnderWay) != 0 || stages != block_.shared().stages;
-  }
-
   /// Called by the leader after a blocked attempt: whether to continue.
   RONDO_DEVICE Progress look_round(uint64_t* blocked_since, uint64_t limit_ns) {
     // Reads of host memory are slow: only a waiting leader makes them.
@@ -74,13 +66,17 @@ class ChannelWalk {
     const uint64_t now = block_.now_ns();
     const bool begins = *blocked_since == 0;
     if (!begins && now - *blocked_since < limit_ns) return Progress::kBlocked;
-    if (begins || network_holds_up()) {
+    if (begins) {
       *blocked_since = now;
-      if (links_.host_stages != nullptr) block_.shared().stages = Access::peek(links_.host_stages);
       return Progress::kBlocked;
     }
     finding_.why = DeviceReport::kTimeout;
     return Progress::kFailed;
+  }
+
+  /// Before waiting for a peer's first slot.
+  RONDO_DEVICE void await_first(uint32_t peer) const {
+    if (memory_.is_far(peer)) Access::store(&memory_.awaits_first(peer), 1);
   }
 
   /// Polls for a while until `counter` is at least `value`.
@@ -131,7 +127,7 @@ class ChannelWalk {
     Access::order(false);  // the host reads it
     Access::store(&report.whole, 1);
     for (uint32_t rank = 0; rank < links_.shape.ranks; ++rank) {
-      Access::store(&memory_.raised(rank), 1);
+      if (!memory_.is_far(rank)) Access::store(&memory_.raised(rank), 1);
     }
   }
 

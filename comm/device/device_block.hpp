@@ -46,7 +46,6 @@ struct BlockShared {
     bool ready;        // a slot of it can be moved
   } lanes[DeviceGroup::kMostMessages];
   uint64_t tag, epoch;  // of this operation
-  uint64_t stages;      // the leader's: host_stages when its patience began
   uint32_t ll_flag;     // of its lines
   /// This operation's program, if there is room, and this channel's part of it: looked at in global
   /// memory, each step of the walk would wait for the L2 several times, one after the other.

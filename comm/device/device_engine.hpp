@@ -345,14 +345,16 @@ class DeviceEngine : LlWalk<Block, Access> {
         if (found != Progress::kDone) return found;
         break;
       case schedule::OperandKind::kSlot:
-        found = is_source ? arrived(memory_.inbox(peer), links_.shape.depth, move.length, peer)
+        found = is_source ? arrived(memory_.inbox(peer), memory_.taken(peer), links_.shape.depth,
+                                    move.length, peer)
                           : freed(peer);
         if (found != Progress::kDone) return found;
         shared.operands[i] = is_source ? memory_.slot_from(peer) : memory_.slot_to(peer);
         break;
       case schedule::OperandKind::kPublished:
         if (is_source) {
-          found = arrived(memory_.notice(peer), links_.shape.publish_depth, move.length, peer);
+          found = arrived(memory_.notice(peer), memory_.notice(peer).taken,
+                          links_.shape.publish_depth, move.length, peer);
           if (found != Progress::kDone) return found;
           shared.operands[i] = memory_.published_by(peer, memory_.notice(peer).taken);
         } else {
@@ -383,10 +385,12 @@ class DeviceEngine : LlWalk<Block, Access> {
   }
 
   /// The next slot of an inbox, and that it is of this operation and of this length.
-  RONDO_DEVICE Progress arrived(InboxLine& from, uint32_t depth, uint64_t length, uint32_t peer) {
+  RONDO_DEVICE Progress arrived(InboxLine& from, uint64_t taken, uint32_t depth, uint64_t length,
+                                uint32_t peer) {
     const auto who = static_cast<int32_t>(peer);
-    if (!reaches(&from.sent, from.taken + 1, DeviceReport::kSlot, who)) return Progress::kBlocked;
-    const SlotHeader& told = memory_.header(from, place_in(from.taken, depth));
+    if (taken == 0) Base::await_first(peer);
+    if (!reaches(&from.sent, taken + 1, DeviceReport::kSlot, who)) return Progress::kBlocked;
+    const SlotHeader& told = memory_.header(from, place_in(taken, depth));
     if (told.tag != block_.shared().tag || told.bytes != length * element_) {
       return mismatch(DeviceReport::kSlot, who);
     }
@@ -394,10 +398,10 @@ class DeviceEngine : LlWalk<Block, Access> {
   }
 
   RONDO_DEVICE Progress freed(uint32_t peer) {
-    OutboxLine& to = memory_.outbox(peer);
-    if (to.sent < links_.shape.depth) return Progress::kDone;
-    const bool free = reaches(&to.freed, to.sent + 1 - links_.shape.depth, DeviceReport::kFreeSlot,
-                              static_cast<int32_t>(peer));
+    const uint64_t sent = memory_.sent(peer);
+    if (sent < links_.shape.depth) return Progress::kDone;
+    const bool free = reaches(&memory_.outbox(peer).freed, sent + 1 - links_.shape.depth,
+                              DeviceReport::kFreeSlot, static_cast<int32_t>(peer));
     return free ? Progress::kDone : Progress::kBlocked;
   }
 
@@ -451,7 +455,7 @@ class DeviceEngine : LlWalk<Block, Access> {
     for (uint32_t i = block_.number(); i < operands; i += block_.size()) {
       const auto peer = static_cast<uint32_t>(move.operands[i].peer);
       if (move.operands[i].place == schedule::OperandKind::kSlot) {
-        ++(i < sources ? memory_.inbox(peer).taken : memory_.outbox(peer).sent);
+        ++(i < sources ? memory_.taken(peer) : memory_.sent(peer));
       } else if (move.operands[i].place == schedule::OperandKind::kPublished) {
         ++(i < sources ? memory_.notice(peer).taken : memory_.state().published);
       }
@@ -468,7 +472,7 @@ class DeviceEngine : LlWalk<Block, Access> {
       if (i < sources) return;
       const bool slot = move.operands[i].place == schedule::OperandKind::kSlot;
       const uint64_t index =
-          slot ? place_in(memory_.outbox(peer).sent - 1, links_.shape.depth)
+          slot ? place_in(memory_.sent(peer) - 1, links_.shape.depth)
                : place_in(memory_.state().published - 1, links_.shape.publish_depth);
       Access::write(memory_.header(memory_.inbox_of(peer, slot), index), told);
     });
@@ -478,12 +482,12 @@ class DeviceEngine : LlWalk<Block, Access> {
       const bool slot = move.operands[i].place == schedule::OperandKind::kSlot;
       if (i >= sources) {
         Access::store(&memory_.inbox_of(peer, slot).sent,
-                      slot ? memory_.outbox(peer).sent : memory_.state().published);
+                      slot ? memory_.sent(peer) : memory_.state().published);
         return;
       }
       OutboxLine& freed = memory_.outbox_of(peer);
       Access::store(slot ? &freed.freed : &freed.freed_published,
-                    slot ? memory_.inbox(peer).taken : memory_.notice(peer).taken);
+                    slot ? memory_.taken(peer) : memory_.notice(peer).taken);
     });
   }
 

@@ -116,14 +116,16 @@ class DeviceMessages : ChannelWalk<Block, Access> {
     const DeviceMessage& next = message(l);
     const auto peer = static_cast<int32_t>(next.peer);
     if (next.sends) {
-      const OutboxLine& to = memory_.outbox(next.peer);
-      return to.sent < links_.shape.depth ||
-             Base::reaches(&to.freed, to.sent + 1 - links_.shape.depth, DeviceReport::kFreeSlot,
-                           peer, 1);
+      const uint64_t sent = memory_.sent(next.peer);
+      return sent < links_.shape.depth ||
+             Base::reaches(&memory_.outbox(next.peer).freed, sent + 1 - links_.shape.depth,
+                           DeviceReport::kFreeSlot, peer, 1);
     }
     InboxLine& from = memory_.inbox(next.peer);
-    if (!Base::reaches(&from.sent, from.taken + 1, DeviceReport::kSlot, peer, 1)) return false;
-    const SlotHeader& told = memory_.header(from, from.taken % links_.shape.depth);
+    const uint64_t taken = memory_.taken(next.peer);
+    if (taken == 0) Base::await_first(next.peer);
+    if (!Base::reaches(&from.sent, taken + 1, DeviceReport::kSlot, peer, 1)) return false;
+    const SlotHeader& told = memory_.header(from, taken % links_.shape.depth);
     if (told.tag == next.tag() && told.bytes == piece(l)) return true;
     (void)Base::mismatch(DeviceReport::kSlot, peer);
     return false;
@@ -163,14 +165,14 @@ class DeviceMessages : ChannelWalk<Block, Access> {
   RONDO_DEVICE void hand_over(uint32_t l, uint64_t bytes) {
     const DeviceMessage& done = message(l);
     if (done.sends) {
-      OutboxLine& to = memory_.outbox(done.peer);
+      uint64_t& sent = memory_.sent(done.peer);
       InboxLine& theirs = memory_.inbox_of(done.peer, true);
-      Access::write(memory_.header(theirs, to.sent % links_.shape.depth),
+      Access::write(memory_.header(theirs, sent % links_.shape.depth),
                     SlotHeader{.tag = done.tag(), .bytes = bytes});
       Base::order();
-      Access::store(&theirs.sent, ++to.sent);
+      Access::store(&theirs.sent, ++sent);
     } else {
-      const uint64_t taken = ++memory_.inbox(done.peer).taken;
+      const uint64_t taken = ++memory_.taken(done.peer);
       Base::order();
       Access::store(&memory_.outbox_of(done.peer).freed, taken);
     }
@@ -193,7 +195,7 @@ class DeviceMessages : ChannelWalk<Block, Access> {
         report.message = first;
         if (finding_.why != DeviceReport::kMismatch) return;
         InboxLine& from = memory_.inbox(first.peer);
-        report.found = memory_.header(from, from.taken % links_.shape.depth).tag;
+        report.found = memory_.header(from, memory_.taken(first.peer) % links_.shape.depth).tag;
       });
       return;
     }

@@ -46,8 +46,6 @@ struct DeviceReport {
   uint64_t whole = 0;  // 1: all of it is there; written last
 };
 
-inline constexpr uint64_t kStagesUnderWay = 0xffff;  // the bits of DeviceLinks::host_stages
-
 /// What is the same for all operations of a rank's kernels. Trivially copyable; a kernel's
 /// parameter, so that no address is loaded from memory.
 struct DeviceLinks {
@@ -56,12 +54,14 @@ struct DeviceLinks {
   bool one_gpu = false;        // all ranks are threads of one process on one GPU
   const uint64_t* host_abort;  // not 0: waiting kernels end
   DeviceReport* reports;       // [channel]
-  /// Not null: of this host's ranks' stages over the network, those under way in
-  /// kStagesUnderWay, and above how many have ended. No kernel loses its patience meanwhile.
-  const uint64_t* host_stages = nullptr;
   /// Null: peers' pointers are this rank's, too.
   const transport::cuda_ipc::PeerMapping* mappings = nullptr;
-  std::byte* segments[kMaxDeviceRanks];  // by rank, where this rank's GPU has them
+  /// A bit for each rank of another host: a proxy carries what passes between it and this rank
+  /// (wire_proxy.hpp). Two further segments, in the host's memory: what such peers have written for
+  /// this rank, and what this rank writes for them, as in theirs, but by their own numbers.
+  uint64_t far = 0;
+  std::byte *inbound = nullptr, *outbound = nullptr;
+  std::byte* segments[kMaxDeviceRanks];  // by rank, where this rank's GPU has them; null: far
 };
 
 /// The protocol of published data. Equal on all ranks.

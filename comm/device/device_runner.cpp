@@ -37,6 +37,8 @@ constexpr uint64_t kMarkEvery = 128;
 constexpr size_t kMostSegmentBytes = size_t{256} << 20;
 // The same where it is host memory, which is locked there and faster full than large.
 constexpr size_t kMostHostBytes = size_t{32} << 20;
+// Of each of the two segments for ranks of other hosts.
+constexpr size_t kMostWireBytes = size_t{64} << 20;
 // In an LL area, of which every peer has two in each channel: what one block passes on while
 // another launch would only wait.
 constexpr size_t kMostLlBytes = size_t{8} << 10;
@@ -161,7 +163,14 @@ Status DeviceRunner::meet(transport::Segment control, const DeviceSettings& setu
     places.push_back(each.place);
     fewest_at_once = std::min(fewest_at_once, each.blocks_at_once);
   }
-  auto reach = RONDO_TRY(transport::cuda_ipc::slowest_reach(cuda_, own.place, places));
+  std::vector<DevicePlace> near;
+  for (int r = 0; r < ranks; ++r) {
+    if (hosts().share_host(r, rank))
+      near.push_back(places[static_cast<size_t>(r)]);
+    else
+      far_.push_back(r);
+  }
+  auto reach = RONDO_TRY(transport::cuda_ipc::slowest_reach(cuda_, own.place, near));
   auto reaches = RONDO_TRY(gather(bootstrap_, reach));
   reach_ = *std::max_element(reaches.begin(), reaches.end());
   RONDO_TRY(settle(setup, places, fewest_at_once));
@@ -171,6 +180,7 @@ Status DeviceRunner::meet(transport::Segment control, const DeviceSettings& setu
   memory_ = RONDO_TRY(ProcessMemory::open(backend_.cuda, std::move(control), ranks));
   memory_->set_present(rank, true);
   RONDO_TRY(reach_ == Reach::kHost ? connect_through_host() : connect(own.place));
+  if (!far_.empty()) RONDO_TRY(connect_hosts(setup));
   programs_ = RONDO_TRY(Programs::create(backend_.cuda, backend_.program_bytes, copies_));
   Registrations::RegistrationSettings settings = {.cuda = backend_.cuda,
                                                   .device = device_,
@@ -187,20 +197,11 @@ Status DeviceRunner::meet(transport::Segment control, const DeviceSettings& setu
     settings.process_has_gpus |=
         place.process == own.place.process && place.device != own.place.device;
   }
-  if (!reaches_buffers_ && reach_ != Reach::kHost) {
+  if (!reaches_buffers_ && can_register()) {
     settings.exchange = RONDO_TRY(PieceExchange::open(bootstrap_, settings.processes));
   }
   registrations_ = std::make_unique<Registrations>(std::move(settings));
   return {};
-}
-
-Result<std::span<std::byte>> DeviceRunner::allocate_scratch() {
-  const DeviceScope scope(cuda_, device_);
-  RONDO_TRY(scope.status());
-  const OutsideCapture outside(cuda_);
-  RONDO_TRY(outside.status());
-  scratch_ = RONDO_TRY(cuda_.allocate(backend_.staging_bytes));
-  return std::span(scratch_, backend_.staging_bytes);
 }
 
 Status DeviceRunner::connect(const DevicePlace& own) {
@@ -209,6 +210,7 @@ Status DeviceRunner::connect(const DevicePlace& own) {
   segments_ = &segments;
   memory_->keep(std::move(made));
   auto offers = RONDO_TRY(gather(bootstrap_, segments.offer()));
+  for (const int rank : far_) offers[static_cast<size_t>(rank)].address = nullptr;
   RONDO_TRY(segments.connect(offers, static_cast<uint32_t>(bootstrap_.rank())));
   bases_.assign(segments.bases().begin(), segments.bases().end());
   return {};
@@ -219,9 +221,13 @@ Status DeviceRunner::connect_through_host() {
   constexpr size_t kPage = 4096;
   const size_t stride =
       (transport::cuda_ipc::SegmentLayout(shape_).bytes() + kPage - 1) / kPage * kPage;
-  const auto ranks = static_cast<size_t>(bootstrap_.size());
-  auto memory = RONDO_TRY(comm::share_segment(bootstrap_, "rondo-device-slots", ranks * stride));
-  for (size_t rank = 0; rank < ranks; ++rank) bases_.push_back(memory.base() + rank * stride);
+  const std::span<const int> ranks = hosts().ranks_on(hosts().host_of(bootstrap_.rank()));
+  auto memory =
+      RONDO_TRY(comm::share_segment(bootstrap_, "rondo-device-slots", ranks.size() * stride));
+  bases_.resize(static_cast<size_t>(bootstrap_.size()));
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    bases_[static_cast<size_t>(ranks[i])] = memory.base() + i * stride;
+  }
   return memory_->map(std::move(memory));
 }
 
@@ -230,7 +236,7 @@ Status DeviceRunner::settle(const DeviceSettings& setup, std::span<const DeviceP
                             int at_once) {
   const auto rank = static_cast<size_t>(bootstrap_.rank());
   const DevicePlace& own = places[rank];
-  reaches_buffers_ = reach_ != Reach::kHost;
+  reaches_buffers_ = reach_ != Reach::kHost && far_.empty();
   for (size_t r = 0; r < places.size(); ++r) {
     reaches_buffers_ = reaches_buffers_ && places[r].process == places[0].process;
     shares_device_ = shares_device_ || (r != rank && places[r].process == own.process &&
@@ -248,20 +254,35 @@ Status DeviceRunner::settle(const DeviceSettings& setup, std::span<const DeviceP
   // Messages and operations of a rank take turns on its GPU: both have these places.
   const int message_channels = std::min(channels, kMaxMessageChannels);
   const int all_channels = channels + message_channels;
-  const size_t most = reach_ == Reach::kHost ? kMostHostBytes : kMostSegmentBytes;
-  const size_t ll = 4 * kMostLlBytes * static_cast<size_t>(ranks * all_channels);
-  profile_ = tuner::fit_to_memory(setup.links ? *setup.links : tuner::device_profile(reach_), ranks,
-                                  all_channels, most - std::min(most / 2, ll));
+  const size_t most = reach_ == Reach::kHost ? kMostHostBytes
+                      : far_.empty()         ? kMostSegmentBytes
+                                             : kMostWireBytes;
+  // Neither passes between hosts.
+  const bool publishes = far_.empty();
+  const size_t ll = publishes ? 4 * kMostLlBytes * static_cast<size_t>(ranks * all_channels) : 0;
+  profile_ = setup.links ? *setup.links : tuner::device_profile(reach_);
+  const auto places_of = [&](uint32_t slots) {  // of a link
+    return far_.empty() ? slots : transport::ucx::slots_of(slots);
+  };
+  if (!far_.empty()) {  // fewer slots, and longer
+    profile_.slot_bytes = std::max(profile_.slot_bytes, profile_.wire_slot_bytes);
+    profile_.slots = profile_.wire_slots;
+  }
+  tuner::LinkProfile segment = profile_;
+  segment.slots = places_of(segment.slots);
+  profile_.slot_bytes =
+      tuner::fit_to_memory(segment, ranks, all_channels, most - std::min(most / 2, ll)).slot_bytes;
   if (setup.slots > 0) profile_.slots = setup.slots;
   if (setup.slot_bytes > 0) profile_.slot_bytes = setup.slot_bytes;
   shape_ = {.ranks = static_cast<uint32_t>(ranks),
             .channels = static_cast<uint32_t>(all_channels),
             .message_channels = static_cast<uint32_t>(message_channels),
-            .depth = profile_.slots,
+            .depth = places_of(profile_.slots),
             .slot_bytes = profile_.slot_bytes,
-            .publish_depth = profile_.slots,
+            .slot_gap = publishes ? 0 : WireProxy::kGap,
+            .publish_depth = publishes ? profile_.slots : 0,
             .publish_slot_bytes = profile_.slot_bytes,
-            .ll_bytes = std::min(kMostLlBytes, profile_.slot_bytes)};
+            .ll_bytes = publishes ? std::min(kMostLlBytes, profile_.slot_bytes) : 0};
   if (shares_device_ && rank == 0 && std::getenv("CUDA_DEVICE_MAX_CONNECTIONS") == nullptr) {
     log(LogLevel::kWarn,
         "several ranks of a process share a GPU and CUDA_DEVICE_MAX_CONNECTIONS is not set: set it "
@@ -271,9 +292,9 @@ Status DeviceRunner::settle(const DeviceSettings& setup, std::span<const DeviceP
 }
 
 std::string DeviceRunner::describe() const {
-  return fmt::format("GPU {}: {} channels, {} slots of {} bytes, links: {}, by {}, buffers {}",
+  return fmt::format("GPU {}: {} channels, {} slots of {} bytes, links: {}, by {}{}, buffers {}",
                      device_, channels(), shape_.depth, shape_.slot_bytes, profile_.name,
-                     name(reach_),
+                     name(reach_), far_.empty() ? "" : ", UCX between hosts",
                      reaches_buffers_ ? "within reach"
                      : can_register() ? "within reach where they are registered"
                                       : "through slots");
@@ -435,6 +456,7 @@ bool DeviceRunner::must_wait_for_begun(Bytes in, Bytes out) const {
 }
 
 Status DeviceRunner::begin_launch(void* stream) {
+  if (has_lost_.load(std::memory_order_seq_cst)) return explain_lost();
   uint64_t capture = RONDO_TRY(cuda_.capture_of(stream));
   if (begun_ && (begun_->stream != stream || begun_->capture != capture ||
                  begun_->group.operation_count == engine::DeviceGroup::kMostOperations)) {
@@ -458,9 +480,11 @@ Status DeviceRunner::launch() {
                                .one_gpu = reach_ == Reach::kSameGpu && reaches_buffers_,
                                .host_abort = &control.abort,
                                .reports = control.reports,
-                               .host_stages = expects_stages_ ? &control.stages : nullptr,
                                .mappings = registrations_->table(),
+                               .inbound = inbound_,
+                               .outbound = outbound_,
                                .segments = {}};
+  for (const int far : far_) links.far |= uint64_t{1} << far;
   std::copy(bases_.begin(), bases_.end(), links.segments);
   void* arguments[] = {&links, &begun.group};
   const bool by_ll = engine::goes_by_ll(begun.group);
@@ -471,6 +495,7 @@ Status DeviceRunner::launch() {
                           .arguments = arguments,
                           .stream = begun.stream}));
   has_launched_.store(true, std::memory_order_relaxed);
+  if (proxy_) proxy_->wake();
   if (begun.capture != 0 && !has_captured_.exchange(true, std::memory_order_relaxed)) {
     RONDO_TRY(watch_replays());
   }

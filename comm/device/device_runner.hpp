@@ -23,6 +23,7 @@
 #include "comm/device/programs.hpp"
 #include "comm/device/registrations.hpp"
 #include "comm/device/residency.hpp"
+#include "comm/device/wire_proxy.hpp"
 #include "comm/engine/operation.hpp"
 #include "comm/health/watch.hpp"
 #include "comm/host/lanes.hpp"
@@ -42,6 +43,9 @@ struct DeviceSettings {
   uint32_t slots;                           // 0: the profile's
   size_t slot_bytes;                        // likewise
   std::optional<tuner::LinkProfile> links;  // given by a file; else a built-in one
+  /// Makes links to the ranks of other hosts; called where there are some.
+  std::function<Result<std::unique_ptr<transport::Transport>>(transport::ucx::UcxSettings)>
+      connect_hosts;
 };
 
 /// Thread rule: the communicator's, apart from check() and abort().
@@ -61,17 +65,17 @@ class DeviceRunner {
   void set_longest_wait(int64_t ns) { longest_wait_ns_ = ns; }
 
   const transport::cuda_ipc::SegmentSizes& shape() const { return shape_; }
+  /// So many slots of a link are free if its reader has taken all.
+  uint32_t depth() const { return profile_.slots; }
+  const base::HostMap& hosts() const { return bootstrap_.hosts(); }
   /// Of collectives.
   int channels() const { return static_cast<int>(shape_.channels - shape_.message_channels); }
   const tuner::LinkProfile& profile() const { return profile_; }
   /// Whether peers can access any buffer, because they are threads of one process.
   bool reaches_buffers() const { return reaches_buffers_; }
   /// Whether peers can be given access to a buffer by registration.
-  bool can_register() const { return reach_ != transport::cuda_ipc::Reach::kHost; }
+  bool can_register() const { return reach_ != transport::cuda_ipc::Reach::kHost && far_.empty(); }
   Registrations& registrations() { return *registrations_; }
-  /// Memory on this rank's GPU for what lies between two operations, as much as staging pins, until
-  /// the end. Once, before the first call: allocating may wait for kernels.
-  Result<std::span<std::byte>> allocate_scratch();
   std::string describe() const;
 
   /// Adds to the group that run() launches: one launch, as far as it is on one stream and fits. The
@@ -96,12 +100,6 @@ class DeviceRunner {
   Status check(bool thorough);
   /// Ends the waits of all ranks' kernels. Any thread.
   void abort() const { memory_->raise_aborts(); }
-  /// Stages over the network of this host's ranks will be noted. On every rank, before the first call.
-  void expect_stages() { expects_stages_ = true; }
-  /// Such a stage of one of the ranks begins or has ended: while one is under way, no rank's kernel
-  /// loses its patience with peers, and its limit counts anew from when it notices the end. Any thread.
-  void note_stage(bool begins) const { memory_->note_stage(begins); }
-
   uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
 
  private:
@@ -126,6 +124,12 @@ class DeviceRunner {
                 std::span<const transport::cuda_ipc::DevicePlace> places, int at_once);
   Status connect(const transport::cuda_ipc::DevicePlace& own);
   Status connect_through_host();
+  Status connect_hosts(const DeviceSettings& setup);
+  /// The proxy's.
+  Status look_after_wire();
+  void lose_wire(const Status& why);
+  /// Raises the error that a link to another host has ended with. REQUIRES: has_lost_.
+  Status explain_lost();
   struct Bytes {
     const std::byte *begin, *end;
   };
@@ -208,18 +212,21 @@ class DeviceRunner {
   bool shares_device_ = false;  // with another rank of this process
   bool spans_devices_ = false;  // buffers are within reach, on several GPUs
   bool has_told_of_slots_ = false;
-  bool expects_stages_ = false;
   Claim claim_;
   std::shared_ptr<ProcessMemory> memory_;
-  transport::cuda_ipc::Segments* segments_ = nullptr;  // kept by memory_; null: in host memory
-  std::vector<std::byte*> bases_;                      // by rank: its segment
+  transport::cuda_ipc::Segments* segments_ = nullptr;   // kept by memory_; null: in host memory
+  std::vector<std::byte*> bases_;                       // by rank: its segment; null: far
+  std::vector<int> far_;                                // ranks of other hosts
+  std::byte *inbound_ = nullptr, *outbound_ = nullptr;  // for these
+  Status lost_;                                         // by the proxy, before it sets has_lost_
+  std::atomic<bool> has_lost_{false};
+  std::unique_ptr<WireProxy> proxy_;  // likewise
   Stream copies_ = nullptr;
   Event launched_ = nullptr;  // recorded after every launch that is not captured
   Event captured_ = nullptr;  // after every launch that is
   Event marks_[2] = {};       // in turn, before every kMarkEvery-th launch that is not
   uint64_t launches_ = 0;     // that are not captured
   std::unique_ptr<Programs> programs_;
-  std::byte* scratch_ = nullptr;
   std::unique_ptr<Registrations> registrations_;
   std::shared_ptr<const engine::Prepared> barrier_;  // of copies; null before the first
   int64_t longest_wait_ns_ = 0;

@@ -102,11 +102,16 @@ DeviceRunner::~DeviceRunner() {
     (void)registrations_.release();
     (void)new std::shared_ptr<ProcessMemory>(memory_);
     (void)new Claim(std::move(claim_));
+    proxy_.reset();
     return;
+  }
+  if (proxy_) proxy_->finish(longest_wait_ns_);
+  proxy_.reset();
+  for (std::byte* segment : {inbound_, outbound_}) {
+    if (segment != nullptr) (void)cuda_.release_mapped(segment);
   }
   registrations_.reset();
   programs_.reset();
-  if (scratch_ != nullptr) (void)cuda_.release(scratch_);
   for (Event event : {launched_, captured_, marks_[0], marks_[1]}) {
     if (event != nullptr) (void)cuda_.destroy_event(event);
   }
@@ -137,16 +142,10 @@ bool DeviceRunner::await_idle(int64_t longest_ns, bool despite_errors, DeviceWai
   }
 }
 
-// Like a kernel: if the network held launches up in that time, they have all of it once more.
 Result<bool> DeviceRunner::await_launches(int64_t longest_ns) const {
-  const int rank = bootstrap_.rank();
-  for (uint64_t before = memory_->stages(rank);;) {
-    if (await_idle(longest_ns, false)) return true;
-    if (board_.has_error()) return board_.error();
-    const uint64_t stages = memory_->stages(rank);
-    if ((stages & engine::kStagesUnderWay) == 0 && stages == before) return false;
-    before = stages;
-  }
+  if (await_idle(longest_ns, false)) return true;
+  if (board_.has_error()) return board_.error();
+  return false;
 }
 
 Status DeviceRunner::raise(const Status& status) const {
@@ -202,7 +201,8 @@ void DeviceRunner::look_after_replays() {
 }
 
 Status DeviceRunner::find_dead(std::string_view meanwhile) {
-  for (int dead = bootstrap_.find_dead(0); dead >= 0; dead = bootstrap_.find_dead(dead + 1)) {
+  for (int dead = 0; dead < board_.ranks(); ++dead) {
+    if (!watch_.has_ended(dead)) continue;
     const board::RankState& state = board_.state(dead);
     if (state.life.load(std::memory_order_acquire) == static_cast<uint32_t>(board::Life::kGone)) {
       continue;

@@ -79,17 +79,6 @@ void ProcessMemory::raise_aborts() const {
   }
 }
 
-void ProcessMemory::note_stage(bool begins) const {
-  const uint64_t change = begins ? 1 : engine::kStagesUnderWay;  // one ended, one fewer under way
-  for (int rank = 0; rank < ranks_; ++rank) {
-    std::atomic_ref(control(rank).stages).fetch_add(change, std::memory_order_relaxed);
-  }
-}
-
-uint64_t ProcessMemory::stages(int rank) const {
-  return load(control(rank).stages, std::memory_order_relaxed);
-}
-
 void ProcessMemory::set_present(int rank, bool present) const {
   std::atomic_ref(control(rank).present).store(present ? 1 : 0, std::memory_order_release);
 }

@@ -7,7 +7,6 @@
 //
 //   part       writer                 holds
 //   abort      any rank's host        not 0: kernels of the rank that wait give up
-//   stages     any rank's host        DeviceLinks::host_stages
 //   present    the rank's host        1 while it, or a kernel of its, may touch peers' memory
 //   reports    the rank's kernels     by channel: why it gave up
 #pragma once
@@ -30,7 +29,7 @@ inline constexpr int kMaxMessageChannels = 4;
 inline constexpr int kMaxBlocks = base::kMaxChannels + kMaxMessageChannels;
 
 struct alignas(128) RankControl {
-  uint64_t abort, stages;
+  uint64_t abort;
   alignas(128) uint64_t present;
   alignas(128) engine::DeviceReport reports[kMaxBlocks];
 };
@@ -59,11 +58,6 @@ class ProcessMemory {
   }
   /// All ranks' kernels end. Relaxed: kernels poll the word, and nothing else depends on it.
   void raise_aborts() const;
-  /// A stage over the network begins or has ended, for all ranks' kernels. Relaxed: its partner,
-  /// network_holds_up(), only decides how long to wait. So do those who read them by stages().
-  void note_stage(bool begins) const;
-  /// DeviceLinks::host_stages of that rank.
-  uint64_t stages(int rank) const;
   /// Release: after all accesses of this rank's kernels. Pairs with is_empty().
   void set_present(int rank, bool present) const;
   /// The report of the kernel of that rank's channel; null: none yet.

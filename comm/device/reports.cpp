@@ -109,6 +109,7 @@ std::string culprit(const ProcessMemory& memory, uint32_t channels, const board:
 Status timeout(const ProcessMemory& memory, uint32_t channels, const board::Board& board,
                board::Watch& watch, const FoundReport& found) {
   const DeviceReport& report = *found.report;
+  watch.await_row(report.peer, report.sequence);
   const auto ours = board.read(found.rank, report.sequence);
   for (int peer = 0; ours && peer < board.ranks(); ++peer) {
     const auto theirs = board.read(peer, report.sequence);
@@ -163,6 +164,7 @@ Status explain_reports(const ProcessMemory& memory, uint32_t channels, const boa
                     operation(board, found.rank, found.report->sequence), found.rank)};
       }
       const auto call = board.read(found.rank, found.report->sequence);
+      watch.await_row(found.report->peer, found.report->sequence);
       return watch.mismatch(found.rank, found.report->peer, found.report->sequence,
                             call ? call->call.to_string() : "a collective");
     }

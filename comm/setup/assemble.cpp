@@ -37,37 +37,17 @@ MadeTransport connect_host(const Config& config, int local_rank, const HostSizes
 }
 
 /// `near`, and links over UCX to the ranks of other hosts.
-MadeTransport connect_hosts(Bootstrap& bootstrap, const HostSizes& sizes,
-                            std::unique_ptr<transport::Transport> near) {
-  const base::HostMap& hosts = bootstrap.hosts();
-  const RankHost& here = bootstrap.places()[static_cast<size_t>(bootstrap.rank())];
-  auto chosen = chosen_interface();
-  if (!chosen.ok()) return chosen.status();
-  auto ports = port_range();
-  if (!ports.ok()) return ports.status();
-  auto opened = transport::ucx::open({.channels = sizes.fifos.channels,
-                                      .depth = sizes.depth,
-                                      .slot_bytes = sizes.slot_bytes,
-                                      .interface = here.interface,
-                                      .all_rdma = !chosen->has_value(),
-                                      .first_port = ports->first,
-                                      .last_port = ports->last});
-  if (!opened.ok()) return opened.status();
-  auto addresses = bootstrap.all_gather((*opened)->address());
-  if (!addresses.ok()) return addresses.status();
-  std::vector<transport::ucx::PeerAddress> peers(addresses->size());
-  std::vector<int> local_ranks(addresses->size(), -1);
-  for (int rank = 0; rank < hosts.ranks(); ++rank) {
-    const auto r = static_cast<size_t>(rank);
-    if (hosts.share_host(rank, bootstrap.rank())) {
-      local_ranks[r] = hosts.local_rank(rank);
-    } else {
-      peers[r] = {.address = std::move((*addresses)[r]),
-                  .name = fmt::format("rank {} on host {}", rank, bootstrap.places()[r].name)};
-    }
-  }
-  auto far = transport::ucx::connect(std::move(*opened), bootstrap.rank(), std::move(peers));
+MadeTransport add_hosts(Bootstrap& bootstrap, const HostSizes& sizes,
+                        std::unique_ptr<transport::Transport> near) {
+  auto far = connect_hosts(
+      bootstrap,
+      {.channels = sizes.fifos.channels, .depth = sizes.depth, .slot_bytes = sizes.slot_bytes});
   if (!far.ok()) return far.status();
+  const base::HostMap& hosts = bootstrap.hosts();
+  std::vector<int> local_ranks(static_cast<size_t>(hosts.ranks()), -1);
+  for (const int rank : hosts.ranks_on(hosts.host_of(bootstrap.rank()))) {
+    local_ranks[static_cast<size_t>(rank)] = hosts.local_rank(rank);
+  }
   return transport::route(std::move(near), std::move(*far), std::move(local_ranks));
 }
 
@@ -117,6 +97,31 @@ engine::RunnerOptions runner_options(const HostSizes& sizes, bool several_hosts)
 
 }  // namespace
 
+MadeTransport connect_hosts(Bootstrap& bootstrap, transport::ucx::UcxSettings settings) {
+  const base::HostMap& hosts = bootstrap.hosts();
+  const RankHost& here = bootstrap.places()[static_cast<size_t>(bootstrap.rank())];
+  auto chosen = chosen_interface();
+  if (!chosen.ok()) return chosen.status();
+  auto ports = port_range();
+  if (!ports.ok()) return ports.status();
+  settings.interface = here.interface;
+  settings.all_rdma = !chosen->has_value();
+  settings.first_port = ports->first;
+  settings.last_port = ports->last;
+  auto opened = transport::ucx::open(settings);
+  if (!opened.ok()) return opened.status();
+  auto addresses = bootstrap.all_gather((*opened)->address());
+  if (!addresses.ok()) return addresses.status();
+  std::vector<transport::ucx::PeerAddress> peers(addresses->size());
+  for (int rank = 0; rank < hosts.ranks(); ++rank) {
+    if (hosts.share_host(rank, bootstrap.rank())) continue;
+    const auto r = static_cast<size_t>(rank);
+    peers[r] = {.address = std::move((*addresses)[r]),
+                .name = fmt::format("rank {} on host {}", rank, bootstrap.places()[r].name)};
+  }
+  return transport::ucx::connect(std::move(*opened), bootstrap.rank(), std::move(peers));
+}
+
 Result<HostLayers> assemble(Bootstrap& bootstrap, const Config& config,
                             const Introduced& introduced, const HostSizes& sizes,
                             PeerMemory memory) {
@@ -134,7 +139,7 @@ Result<HostLayers> assemble(Bootstrap& bootstrap, const Config& config,
   auto transport = connect_host(config, hosts.local_rank(rank), sizes, made.fifo_segment.base(),
                                 introduced.same_process, std::move(memory));
   if (transport.ok() && hosts.hosts() > 1) {
-    transport = connect_hosts(bootstrap, sizes, std::move(*transport));
+    transport = add_hosts(bootstrap, sizes, std::move(*transport));
   }
   if (!transport.ok()) return transport.status();
   made.transport = std::move(*transport);

@@ -10,6 +10,7 @@
 #include "comm/setup/sizes.hpp"
 #include "transport/link.hpp"
 #include "transport/memory/segment.hpp"
+#include "transport/ucx/factory.hpp"
 
 namespace rondo::comm {
 
@@ -29,5 +30,10 @@ struct HostLayers {
 Result<HostLayers> assemble(Bootstrap& bootstrap, const Config& config,
                             const Introduced& introduced, const HostSizes& sizes,
                             PeerMemory memory);
+
+/// Links over UCX from this rank to those of other hosts, and to no others. `settings`: of the links;
+/// what says where UCX may listen is chosen here. Every rank calls it at the same point.
+Result<std::unique_ptr<transport::Transport>> connect_hosts(Bootstrap& bootstrap,
+                                                            transport::ucx::UcxSettings settings);
 
 }  // namespace rondo::comm

@@ -195,8 +195,7 @@ struct Stats {
 /// of enqueued operations, while the stream continues with wrong data. Ranks of one process that
 /// share a device need a stream each. A group has at most 128 messages, on one stream, which
 /// precede its collectives instead of running beside them. Calls that return a Work are refused.
-/// Where ranks are on several hosts, data go through host memory, at least between hosts, and there
-/// are no captures (comm/device/README.md).
+/// Where ranks are on several hosts, data between hosts go through pinned memory (comm/device/README.md).
 class Communicator {
  public:
   /// Meets the other ranks. Blocks at most Config::bootstrap_timeout until all have come, and at

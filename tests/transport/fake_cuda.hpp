@@ -340,7 +340,6 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   Status record(Event, Stream) override { return next(); }
   Status wait(Stream, Event) override { return next(); }
   Result<bool> has_happened(Event) override { return value(true); }
-  Status wait_for_word(Stream, const uint32_t*, uint32_t) override { return next(); }
   Result<uint64_t> capture_of(Stream) override { return value(uint64_t{0}); }
   Result<int> exchange_capture_mode(int mode) override { return value(mode); }
   Status begin_capture(Stream, int) override { return next(); }

@@ -344,24 +344,6 @@ class RuntimeCalls final : public CudaCalls {
     return true;
   }
 
-  Status wait_for_word(Stream stream, const uint32_t* word, uint32_t value) override {
-    constexpr unsigned kUntilReached = 0;  // CU_STREAM_WAIT_VALUE_GEQ
-    using Wait = int (*)(void* stream, unsigned long long address, uint32_t value, unsigned flags);
-    // Of CUDA 11.7 and later; the one before it has to be allowed by the driver's settings.
-    static const Wait kWait = find_driver_function<Wait>("cuStreamWaitValue32_v2");
-    if (kWait == nullptr) {
-      return {Code::kUnavailable,
-              "this driver has no cuStreamWaitValue32_v2: install one for CUDA 11.7 or later"};
-    }
-    const int code =
-        kWait(stream, reinterpret_cast<unsigned long long>(word), value, kUntilReached);
-    if (code == 0) return {};
-    constexpr int kNotSupported = 801;  // CUDA_ERROR_NOT_SUPPORTED
-    return {code == kNotSupported ? Code::kUnavailable : Code::kSystem,
-            "making a stream wait for a word (cuStreamWaitValue32_v2): the driver's error " +
-                std::to_string(code)};
-  }
-
   Result<uint64_t> capture_of(Stream stream) override {
     cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
     unsigned long long graph = 0;

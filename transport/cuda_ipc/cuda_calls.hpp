@@ -132,12 +132,6 @@ class CudaCalls {
   virtual Status record(Event event, Stream stream) = 0;
   virtual Status wait(Stream stream, Event event) = 0;  // the stream waits, not the caller
   virtual Result<bool> has_happened(Event event) = 0;   // true if it was never recorded
-  /// The stream waits until the word, in memory of allocate_mapped(), has reached `value`, counting
-  /// round its end: a difference of less than half of all values decides which of two is the later.
-  /// CUDA does not know for whom the stream waits, and orders nothing by it. kUnavailable: this
-  /// driver or GPU has no such wait.
-  virtual Status wait_for_word(Stream stream, const uint32_t* word, uint32_t value) = 0;
-
   /// The number of the graph that the stream is being captured into, or 0.
   virtual Result<uint64_t> capture_of(Stream stream) = 0;
   /// What this thread may call while some stream is captured: sets `mode`, returns what it was.

@@ -35,6 +35,7 @@ struct SegmentSizes {
   uint32_t message_channels = 0;  // of these, the last ones: for messages alone
   uint32_t depth = 8;             // slots of a link
   size_t slot_bytes = 0;          // of one
+  size_t slot_gap = 0;            // before each, for what a wire sends along; a multiple of kLine
   uint32_t publish_depth = 0;     // published slots; 0: no publishers
   size_t publish_slot_bytes = 0;  // of one
   size_t ll_bytes = 0;  // of data in an LL area (comm/device/ll.hpp); 0: nothing goes by LL
@@ -128,7 +129,7 @@ class SegmentLayout {
         notices_(inboxes_ + pairs() * inbox_bytes(shape.depth)),
         outboxes_(notices_ + pairs() * inbox_bytes(shape.publish_depth)),
         slots_(outboxes_ + pairs() * sizeof(OutboxLine)),
-        published_(slots_ + pairs() * shape.depth * stride(shape.slot_bytes)),
+        published_(slots_ + pairs() * shape.depth * slot_stride()),
         ll_(published_ +
             size_t{shape.channels} * shape.publish_depth * stride(shape.publish_slot_bytes)),
         bytes_(ll_ + 2 * pairs() * ll_stride()) {}
@@ -149,8 +150,11 @@ class SegmentLayout {
     return outboxes_ + pair(channel, reader) * sizeof(OutboxLine);
   }
   constexpr size_t slot(size_t channel, size_t writer, uint64_t index) const {
-    return slots_ + (pair(channel, writer) * shape_.depth + index) * stride(shape_.slot_bytes);
+    return slots_ + shape_.slot_gap +
+           (pair(channel, writer) * shape_.depth + index) * slot_stride();
   }
+  /// From one slot of a link to the next.
+  constexpr size_t slot_stride() const { return shape_.slot_gap + stride(shape_.slot_bytes); }
   constexpr size_t published_slot(size_t channel, uint64_t index) const {
     return published_ +
            (channel * shape_.publish_depth + index) * stride(shape_.publish_slot_bytes);

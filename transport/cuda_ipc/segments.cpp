@@ -64,6 +64,10 @@ Status Segments::connect(std::span<const Offer> offers, uint32_t rank) {
   RONDO_CHECK(offers.size() == shape_.ranks && rank < shape_.ranks && bases_.empty(), "%zu offers",
               offers.size());
   for (size_t peer = 0; peer < offers.size(); ++peer) {
+    if (offers[peer].address == nullptr) {
+      bases_.push_back(nullptr);
+      continue;
+    }
     bases_.push_back(
         RONDO_TRY(peer == rank ? Result<std::byte*>(offer_.address) : reach(offers[peer], peer)));
   }

@@ -39,7 +39,8 @@ class Segments {
 
   const Offer& offer() const { return offer_; }
 
-  /// Makes everybody's segment usable here; offers[rank] is this rank's own. Once. kUnavailable
+  /// Makes everybody's segment usable here but where an offer's `address` is null; offers[rank] is this
+  /// rank's own. Once. kUnavailable
   /// where a peer's GPU is out of reach.
   Status connect(std::span<const Offer> offers, uint32_t rank);
 

@@ -417,8 +417,7 @@ TEST_CASE("Where ranks pass different places of registered memory, every rank re
           REQUIRE(gather(rank, slabs.begin(rank), outs.begin(rank)).ok());
         }
         world.synchronize();
-        // Ranks copy even after such a call, and rank 0 would read what rank 1 writes.
-        gpu->makes_copies = !wrong.in_place;
+        gpu->makes_copies = !wrong.in_place;  // rank 0 would read what rank 1 writes
         for (int rank = 0; rank < 2; ++rank) {
           std::byte* in = (rank == 1 && wrong.other ? others : slabs).begin(rank);
           std::byte* out = outs.begin(rank);

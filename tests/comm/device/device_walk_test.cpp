@@ -156,49 +156,6 @@ TEST_CASE("A rank that never comes is named when the limit has passed") {
   }
 }
 
-/// A block of one thread whose clock goes on by 1 whenever it looks. So a host notes stages at a certain look.
-struct NotedBlock : HostBlock {
-  std::map<uint64_t, uint64_t> noted;  // host_stages from that look on
-  uint64_t* stages;
-  uint64_t now_ns() {
-    const uint64_t now = HostBlock::now_ns();
-    if (const auto at = noted.find(now); at != noted.end()) HostAccess::store(stages, at->second);
-    return now;
-  }
-};
-
-TEST_CASE("A limit of 100 does not count while stages over the network are under way") {
-  constexpr uint64_t kOneEnded = kStagesUnderWay + 1;
-  struct StagesCase {
-    std::string what;
-    std::map<uint64_t, uint64_t> noted;
-    uint64_t ends;  // after so many looks, of which the first begins the first limit
-  };
-  for (const auto& [what, noted, ends] : std::vector<StagesCase>{
-           {"none", {}, 101},
-           {"one that ends before the limit", {{20, 1}, {50, kOneEnded}}, 201},
-           {"one that ends after two limits", {{20, 1}, {250, kOneEnded}}, 401},
-           {"two, of which one ends late",
-            {{20, 2}, {50, kOneEnded + 1}, {150, 2 * kOneEnded}},
-            301},
-       }) {
-    INFO(what);
-    World world(shape_of(2));
-    Call call = all_reduce(Algorithm::kRing, 2);
-    uint64_t stages = 5 * kOneEnded;
-    std::map<uint64_t, uint64_t> later;
-    for (const auto& [look, more] : noted) later[look] = stages + more;
-    DeviceLinks links = world.links(0);
-    links.host_stages = &stages;
-    HostBlockMemory memory(1);
-    NotedBlock block{{memory, 0, 1}, later, &stages};
-    DeviceEngine<NotedBlock, HostAccess>(links, launches_of(call, 100)[0].operation, 0, block)
-        .run();
-    CHECK(world.report(0, 0).ended == DeviceReport::kTimeout);
-    CHECK(block.clock == ends);
-  }
-}
-
 TEST_CASE("When one rank gives up, all do, and no later operation begins") {
   World world(shape_of(3));
   std::vector<Call> calls;

@@ -51,16 +51,13 @@ class FakeGpu final : public transport::test::FakeCuda {
   /// What a kernel's clock goes on by whenever it looks; 0: no kernel ever loses its patience.
   std::atomic<uint64_t> ns_per_look{0};
   std::atomic<uint64_t> looks{0};
-  std::atomic<bool> first_block_is_late{false};       // by some milliseconds
-  size_t staging_bytes = GpuBackend{}.staging_bytes;  // of communicators to come
-  std::atomic<bool> copies_queue_after_waits{false};  // as where streams share a queue
+  std::atomic<bool> first_block_is_late{false};  // by some milliseconds
   std::function<void(const std::byte* to, const std::byte* from)> before_copy;  // on its stream
-  std::atomic<bool> can_wait_for_words{true}, makes_copies{true};
+  std::atomic<bool> makes_copies{true};
   std::atomic<size_t> copied_bytes{0};
   std::atomic<int> launches{0}, empty_launches{0};  // with work, and without any
   std::atomic<int> launches_by_ll{0};
   std::atomic<int> launches_on_one_gpu{0};  // whose fences need not reach beyond it
-  std::atomic<int> patient_launches{0};     // that look whether stages over a network are under way
   /// The buffers that kernels have told peers of.
   std::set<const std::byte*> told() {
     const std::lock_guard lock(told_mutex_);
@@ -101,7 +98,6 @@ class FakeGpu final : public transport::test::FakeCuda {
             .ll_kernel = &kLlKernel,
             .ll_threads = 1,
             .program_bytes = program_bytes,
-            .staging_bytes = staging_bytes,
             .process = ranks_of_a_process > 0 ? 1 + backends_++ / ranks_of_a_process : 0};
   }
 
@@ -168,9 +164,6 @@ class FakeGpu final : public transport::test::FakeCuda {
   Status copy(std::byte* to, const std::byte* from, size_t bytes, Stream stream) override {
     RONDO_TRY(next());
     submit(stream, [=, this] {
-      while (copies_queue_after_waits && waits_for_words_ > 0) {
-        std::this_thread::sleep_for(std::chrono::microseconds(50));
-      }
       if (before_copy) before_copy(to, from);
       copied_bytes += bytes;
       if (makes_copies) std::memcpy(to, from, bytes);
@@ -251,20 +244,6 @@ class FakeGpu final : public transport::test::FakeCuda {
       std::unique_lock lock(events_mutex_);
       event_happened_.wait(lock, [&] { return events_[event].happened >= number; });
       q.waits_for_event = false;
-    });
-    return {};
-  }
-  Status wait_for_word(Stream stream, const uint32_t* word, uint32_t value) override {
-    RONDO_TRY(next());
-    if (!can_wait_for_words) return {Code::kUnavailable, "no stream waits for words here"};
-    ++waits_for_words_;
-    submit(stream, [this, word, value] {
-      // Acquire: pairs with the release of whoever lets the stream go on.
-      const std::atomic_ref<uint32_t> there(*const_cast<uint32_t*>(word));
-      while (static_cast<int32_t>(there.load(std::memory_order_acquire) - value) < 0) {
-        std::this_thread::sleep_for(std::chrono::microseconds(50));
-      }
-      --waits_for_words_;
     });
     return {};
   }
@@ -378,7 +357,6 @@ class FakeGpu final : public transport::test::FakeCuda {
       const bool is_empty = group.operation_count == 0 && group.lane_count == 0;
       ++(is_empty ? empty_launches : launches);
       launches_on_one_gpu += links.one_gpu;
-      patient_launches += links.host_stages != nullptr;
       for (uint32_t i = 0; i < group.operation_count; ++i) {
         launches_by_ll += group.operations[i].protocol == engine::Protocol::kLl;
       }
@@ -462,7 +440,7 @@ class FakeGpu final : public transport::test::FakeCuda {
     if (links.shape.ranks == 0) return;  // an empty launch
     const size_t place = layout.peer(channel, links.rank);
     for (uint32_t peer = 0; peer < links.shape.ranks; ++peer) {
-      if (peer == links.rank) continue;
+      if (peer == links.rank || links.segments[peer] == nullptr) continue;
       const auto& line =
           *reinterpret_cast<const transport::cuda_ipc::PeerLine*>(links.segments[peer] + place);
       if (line.epoch <= before) continue;  // of an earlier launch
@@ -585,7 +563,6 @@ class FakeGpu final : public transport::test::FakeCuda {
   uint64_t capture_numbers_ = 0;
   std::map<uint64_t, FakeCapture> captures_;  // under way
   std::map<void*, std::shared_ptr<const FakeGraph>> graphs_;
-  std::atomic<int> waits_for_words_{0};  // enqueued, and not passed
   std::mutex loaded_mutex_;
   std::set<std::pair<int, const void*>> loaded_;  // on which device
   std::mutex told_mutex_;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tests/comm/communicator/await.hpp"
-#include "tests/comm/device/staged_world.hpp"
+#include "tests/comm/device/hosts_world.hpp"
 
 namespace rondo::device::test {
 namespace {
@@ -46,6 +46,7 @@ TEST_CASE("Over several hosts, a rank that never comes is named, and streams go 
   const Installed installed(gpu);
   Config config = small_config();
   config.timeout = std::chrono::milliseconds(500);
+  gpu->ns_per_look = 100'000'000;
   World world(gpu, 3, config);
   REQUIRE(world.all_created());
   std::vector<int32_t> data[3];
@@ -58,43 +59,6 @@ TEST_CASE("Over several hosts, a rank that never comes is named, and streams go 
     says(world[rank].status(), "rank 2");
     CHECK(sum(world, rank, data[rank]).code() == Code::kTimeout);
   }
-}
-
-// As a copy from memory that is not pinned does, which CUDA may carry out with a lock of the context's.
-TEST_CASE(
-    "Over several hosts, streams go on when a call inside of CUDA keeps rondo's thread off it") {
-  const Pretended pretended({0, 1});
-  const auto gpu = gpus();
-  std::vector<int32_t> data(300, 1);
-  int32_t unpinned = 1, copied_to = 0;  // not `data`, which rondo's thread may still copy
-  {
-    const Installed installed(gpu);
-    Config config = small_config();
-    config.timeout = std::chrono::milliseconds(500);
-    World world(gpu, 2, config);
-    REQUIRE(world.all_created());
-    gpu->hold(world.stream(0));
-    REQUIRE(sum(world, 0, data).ok());
-    gpu->driver_lock.exists = true;
-    Status copied;
-    std::thread caller([&] {
-      copied = gpu->copy(reinterpret_cast<std::byte*>(&copied_to),
-                         reinterpret_cast<const std::byte*>(&unpinned), sizeof unpinned,
-                         world.stream(0));
-    });
-    testing::await("the call waits inside", [&] { return gpu->driver_lock.is_held(); });
-    gpu->let_go(world.stream(0));
-    caller.join();
-    CHECK(copied.ok());
-    gpu->driver_lock.exists = false;
-    for (int rank = 0; rank < 2; ++rank) {
-      testing::await("the error is known", [&] { return !world[rank].status().ok(); });
-      CHECK(world[rank].status().code() == Code::kTimeout);
-      says(world[rank].status(), "inside of a call of CUDA");
-    }
-    world.synchronize();
-  }
-  CHECK(gpu->alive() == 0);
 }
 
 // As under a debugger: the time in which a process stands still is no thread's in CUDA.
@@ -124,73 +88,6 @@ TEST_CASE("Over several hosts, ranks go on after their process was stopped", "[a
   world.synchronize();
   check_all_ok(world);
   for (const auto& each : data) CHECK(each == std::vector<int32_t>(300, 2));
-}
-
-TEST_CASE("Over several hosts, copies that streams hold up end with an error, and streams go on") {
-  const Pretended pretended({0, 1});
-  const auto gpu = gpus();
-  std::vector<int32_t> data[2];  // copies that were held up may read them until the world ends
-  {
-    const Installed installed(gpu);
-    Config config = small_config();
-    config.timeout = std::chrono::milliseconds(500);
-    World world(gpu, 2, config);
-    REQUIRE(world.all_created());
-    gpu->copies_queue_after_waits = true;
-    for (int rank = 0; rank < 2; ++rank) {
-      data[rank].assign(300, 1);
-      gpu->hold(world.stream(rank));
-      for (int i = 0; i < 3; ++i) REQUIRE(sum(world, rank, data[rank]).ok());
-    }
-    for (int rank = 0; rank < 2; ++rank) gpu->let_go(world.stream(rank));
-    world.synchronize();
-    for (int rank = 0; rank < 2; ++rank) {
-      testing::await("the error is known", [&] { return !world[rank].status().ok(); });
-      CHECK(world[rank].status().code() == Code::kTimeout);
-      says(world[rank].status(), "set CUDA_DEVICE_MAX_CONNECTIONS");
-    }
-  }
-  CHECK(gpu->alive() == 0);
-}
-
-TEST_CASE(
-    "Over several hosts, a rank whose copies never end is destroyed, and leaves their memory") {
-  const Pretended pretended({0, 1});
-  std::vector<int32_t> data[2];  // copies use them until the GPU's end
-  std::atomic<bool> stuck{true};
-  const auto gpu = gpus();
-  gpu->before_copy = [&](const std::byte*, const std::byte*) { stuck.wait(true); };
-  {
-    const Installed installed(gpu);
-    Config config = small_config();
-    config.timeout = std::chrono::milliseconds(500);
-    World world(gpu, 2, config);
-    REQUIRE(world.all_created());
-    for (int rank = 0; rank < 2; ++rank) {
-      data[rank].assign(300, 1);
-      REQUIRE(sum(world, rank, data[rank]).ok());
-    }
-    world.synchronize();
-    for (int rank = 0; rank < 2; ++rank) CHECK(world[rank].status().code() == Code::kTimeout);
-  }
-  CHECK(gpu->alive() > 0);
-  stuck = false;
-  stuck.notify_all();
-}
-
-TEST_CASE("Over several hosts, GPUs whose streams wait for no word are refused at creation") {
-  const Pretended pretended({0, 1});
-  const auto gpu = gpus();
-  gpu->can_wait_for_words = false;
-  {
-    const Installed installed(gpu);
-    World world(gpu, 2);
-    for (int rank = 0; rank < 2; ++rank) {
-      CHECK(world.created(rank).code() == Code::kUnavailable);
-      says(world.created(rank), "pinned memory, which failed: no stream waits for words here");
-    }
-  }
-  CHECK(gpu->alive() == 0);
 }
 
 TEST_CASE("Over several hosts, calls that differ are named, both") {
@@ -251,13 +148,49 @@ TEST_CASE(
   CHECK(gpu->alive() == 0);
 }
 
+TEST_CASE("Over several hosts, a rank that leaves when its stream is through is missed by nobody") {
+  for (const int root : {0, 1}) {
+    for (const bool late : {false, true}) {
+      INFO("root " << root << (late ? ", a late reader" : ""));
+      const Pretended pretended({0, 1});
+      const auto gpu = gpus();
+      {
+        const Installed installed(gpu);
+        World world(gpu, 2);
+        REQUIRE(world.all_created());
+        std::vector<int32_t> data[2] = {std::vector<int32_t>(300, root), std::vector<int32_t>(300)};
+        data[root].assign(300, 7);
+        const int reader = 1 - root;
+        if (late) gpu->hold(world.stream(reader));
+        for (int rank = 0; rank < 2; ++rank) {
+          REQUIRE(world[rank]
+                      .broadcast(data[rank].data(), data[rank].data(), 300, DataType::kInt32, root,
+                                 world.on_stream(rank))
+                      .ok());
+        }
+        gpu->drain(world.stream(root));
+        std::thread leaves([&] { world.leave(root); });
+        if (late) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+          gpu->let_go(world.stream(reader));
+        }
+        gpu->drain(world.stream(reader));
+        leaves.join();
+        CHECK(data[reader] == std::vector<int32_t>(300, 7));
+        CHECK(world[reader].status().ok());
+      }
+      CHECK(gpu->alive() == 0);
+    }
+  }
+}
+
 TEST_CASE(
     "Over several hosts, every failing call of CUDA becomes an error on a rank, and none hangs") {
   const Pretended pretended({0, 1});
   bool reached = true;
   // Polls are calls too, and many: from some point on not every one fails in its turn.
   for (int fail_at = -1; reached; fail_at += fail_at < 60 ? 1 : fail_at / 4) {
-    const auto gpu = gpus(fail_at % 2 == 0 ? 1600 : kLittle);  // in pieces, or many turns
+    const auto gpu = gpus();
     gpu->fail_at = fail_at;
     bool told = false, right = true;
     {
@@ -319,6 +252,43 @@ TEST_CASE("Over several hosts, a rank that dies is named, and streams go on") {
   });
   for (int rank = 0; rank < 2; ++rank) gang.await(rank, "ready");
   gang.kill(1, SIGKILL);
+  const auto results = gang.join();
+  INFO(results[0].message);
+  CHECK(results[0].ok);
+}
+
+TEST_CASE("Over several hosts, a rank that ends when all is done fails those who need it again") {
+  const Pretended pretended({0, 1});
+  const TempDirectory directory;
+  testing::ForkGang gang(2, [&](int rank, testing::Link& link) {
+    const auto gpu = gpus();
+    const Installed installed(gpu);
+    Config config = config_of(directory, rank, 2, small_config());
+    config.device = 0;
+    const Stream stream = *gpu->create_stream();
+    CallOptions options;
+    options.stream = stream;
+    auto made = Communicator::create(config);
+    testing::expect_ok(made.status(), "create");
+    std::vector<int32_t> data(300, 1);
+    const auto add = [&] {
+      return made->all_reduce(data.data(), data.data(), data.size(), DataType::kInt32,
+                              ReduceOp::kSum, options);
+    };
+    testing::expect_ok(add(), "all_reduce");
+    gpu->drain(stream);
+    link.announce("done");
+    link.await("the other has ended");
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    testing::expect(data == std::vector<int32_t>(300, 2), "another sum");
+    testing::expect_ok(made->status(), "status");
+    const Status failed = add();
+    testing::expect(failed.code() == Code::kPeerDied, failed.to_string());
+    testing::expect(failed.message().find("rank 1") != std::string::npos, failed.to_string());
+  });
+  for (int rank = 0; rank < 2; ++rank) gang.await(rank, "done");
+  gang.kill(1, SIGKILL);
+  gang.tell(0, "the other has ended");
   const auto results = gang.join();
   INFO(results[0].message);
   CHECK(results[0].ok);

@@ -1,5 +1,4 @@
-// Communicators on GPUs of several hosts, which are pretended, for tests: gpus() through which they
-// stage, and an all-reduce of integers.
+// Communicators on GPUs of several hosts, which are pretended, for tests, and an all-reduce of integers.
 #pragma once
 
 #include <memory>
@@ -9,21 +8,8 @@
 
 namespace rondo::device::test {
 
-constexpr size_t kMuch = size_t{1} << 20, kLittle = 256;
-
-/// Two GPUs, whose communicators stage through so much memory.
-inline std::shared_ptr<FakeGpu> gpus(size_t staging_bytes = kMuch) {
-  auto gpu = std::make_shared<FakeGpu>(2);
-  gpu->staging_bytes = staging_bytes;
-  return gpu;
-}
-
-/// Operations go over the links inside hosts whatever their size.
-inline Config hierarchical() {
-  Config config = small_config();
-  config.algorithm = Algorithm::kHierarchical;
-  return config;
-}
+/// Two GPUs.
+inline std::shared_ptr<FakeGpu> gpus() { return std::make_shared<FakeGpu>(2); }
 
 inline Status sum(World& world, int rank, std::vector<int32_t>& data, CallOptions options) {
   return world[rank].all_reduce(data.data(), data.data(), data.size(), DataType::kInt32,
