@@ -13,12 +13,10 @@ namespace rondo::trainer {
 /// One thread. Borrows the device, and `host`: the communicator of the same ranks on no device.
 class BatchNormSums {
  public:
-  /// Collective. `communicator` is the ranks' on their GPUs, of which this makes another. `waits`: for
-  /// every sum, as where threads carry them between hosts: CUDA keeps these from it while a launch
-  /// waits for room.
-  static Result<BatchNormSums> open(Device& device, Communicator& communicator, Communicator& host,
-                                    bool waits) {
-    return BatchNormSums(device, RONDO_TRY(communicator.duplicate()), host, waits);
+  /// Collective. `communicator` is the ranks' on their GPUs, of which this makes another.
+  static Result<BatchNormSums> open(Device& device, Communicator& communicator,
+                                    Communicator& host) {
+    return BatchNormSums(device, RONDO_TRY(communicator.duplicate()), host);
   }
 
   Status status() const { return communicator_.status(); }
@@ -36,13 +34,12 @@ class BatchNormSums {
     call.stream = device_->stream();
     RONDO_TRY(
         communicator_.all_reduce(values, values, count, DataType::kFloat64, ReduceOp::kSum, call));
-    if (together_) return meet();
-    return waits_ ? device_->await_all() : Status();
+    return together_ ? meet() : Status();
   }
 
  private:
-  BatchNormSums(Device& device, Communicator communicator, Communicator& host, bool waits)
-      : device_(&device), communicator_(std::move(communicator)), host_(&host), waits_(waits) {}
+  BatchNormSums(Device& device, Communicator communicator, Communicator& host)
+      : device_(&device), communicator_(std::move(communicator)), host_(&host) {}
   /// When every rank's stream is through.
   Status meet() {
     RONDO_TRY(device_->await_all());
@@ -52,7 +49,7 @@ class BatchNormSums {
   Device* device_;
   Communicator communicator_;
   Communicator* host_;
-  bool waits_, together_ = false;
+  bool together_ = false;
 };
 
 }  // namespace rondo::trainer

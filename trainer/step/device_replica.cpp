@@ -15,8 +15,7 @@ DeviceReplica::DeviceReplica(const DeviceReplicaParts& parts)
       ddp_(parts.weights.ddp()),
       star_{.algorithm = kStarCall.algorithm, .stream = parts.device.stream()},
       loss_(parts.device, 1),
-      results_(parts.device, 1),
-      one_host_(is_on_one_host(parts.communicator)) {
+      results_(parts.device, 1) {
   parts_.device.watch([this] { return parts_.communicator.status(); });
 }
 
@@ -49,9 +48,6 @@ Result<ReplicaStep> DeviceReplica::step(const ReplicaShare& share) {
   parts_.model.take(share.batch, pass);
   RONDO_TRY(send_parameters());
   mark(kScattered);
-  // Between hosts threads carry the parameters, and CUDA keeps these from it while a launch waits for
-  // room.
-  if (!one_host_) RONDO_TRY(parts_.device.await_all());
   if (is_first) RONDO_TRY(meet());
   RONDO_TRY(compute(share.batch, pass));
   mark(kComputed);

@@ -62,7 +62,6 @@ class DeviceReplica final : public Replica {
   std::array<Device::Event, kMoments> moments_{};
   std::set<uint64_t> computed_;  // the terms of steps whose products have been computed
   uint64_t fetched_ = 0;         // the weights' updates() that the mirror has
-  const bool one_host_;
 };
 
 }  // namespace rondo::trainer

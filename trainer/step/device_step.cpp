@@ -22,8 +22,7 @@ DeviceStep<T>::DeviceStep(const DeviceStepParts<T>& parts)
                .host = parts.host,
                .ddp = ddp_,
                .full_terms = parts.options.batch * parts.options.accum * parts.model.loss_terms() *
-                             static_cast<uint64_t>(parts.host.size())}),
-      one_host_(is_on_one_host(parts.communicator)) {
+                             static_cast<uint64_t>(parts.host.size())}) {
   parts_.device.watch([this] { return parts_.ranks_are_well(); });
 }
 
@@ -53,7 +52,7 @@ Result<StepResult> DeviceStep<T>::run(uint64_t number, double rate) {
   // multiply for the first time in any step.
   const bool is_first = computed_.insert(all.loss_terms).second || parts_.options.layer_drop > 0;
   parts_.keep_together(is_first);
-  RONDO_TRY(await_quiet(is_first));
+  if (is_first) RONDO_TRY(await_quiet());
   const bool replays = RONDO_TRY(this->replays(all, pass, batch));
   clock_.step_begins(number);
   parts_.weights.begin_step(rate, {.own = mine.loss_terms, .all = all.loss_terms});
@@ -95,12 +94,10 @@ Result<StepResult> DeviceStep<T>::run(uint64_t number, double rate) {
 
 /// Waits for what must have ended before forward is enqueued. A product's first launch may wait for
 /// everything on the GPU, other ranks' collectives included, and keep all threads from CUDA meanwhile.
-/// So may a launch for which CUDA has no room, while collectives that threads carry between hosts are
-/// pending.
 template <class T>
-Status DeviceStep<T>::await_quiet(bool is_first) {
-  if (is_first || !one_host_) RONDO_TRY(settle());
-  return is_first ? parts_.host.barrier() : Status();
+Status DeviceStep<T>::await_quiet() {
+  RONDO_TRY(settle());
+  return parts_.host.barrier();
 }
 
 template <class T>

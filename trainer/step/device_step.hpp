@@ -78,7 +78,7 @@ class DeviceStep : private BackwardListener {
   };
   static constexpr size_t kLoss = 0, kUpdate = 1, kResults = 3;  // of a step, in doubles
 
-  Status await_quiet(bool is_first);
+  Status await_quiet();
   Result<Batch> read();
   Result<bool> replays(const DdpStep& all, const Pass& pass, const Batch& batch);
   Status quiet_pass(const Pass& pass, const Batch& batch);
@@ -104,7 +104,6 @@ class DeviceStep : private BackwardListener {
   std::optional<StepUnderWay> enqueued_;  // the last step, if it is not reported
   bool stops_ = false;                    // some rank was to stop, in a reported step
   std::set<uint64_t> computed_;           // the terms of steps whose products have been computed
-  const bool one_host_;
   int64_t data_wait_ns_ = 0;
 };
 

@@ -46,8 +46,7 @@ class TrainerOf final : public DeviceTrainer {
     load_kernels(*device_);  // while no rank's kernel can wait for this one's
     RONDO_TRY(device_->status());
     if (options_.sync_batch_norm) {
-      statistics_ = RONDO_TRY(
-          BatchNormSums::open(*device_, communicator_, host_, !is_on_one_host(communicator_)));
+      statistics_ = RONDO_TRY(BatchNormSums::open(*device_, communicator_, host_));
     }
     inner_ = RONDO_TRY(make_model_on<T>(*device_, options_, shape, sum_over_ranks()));
     model_.emplace(*device_, *inner_);

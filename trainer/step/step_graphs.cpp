@@ -10,23 +10,16 @@ namespace rondo::trainer {
 namespace {
 
 /// Blocks that are left out and layers' times are other work in every step; a rank that is late or
-/// reads the loss does so where forward is enqueued; and between hosts the host's threads carry
-/// gradients.
-bool are_steps_alike(const StepGraphs::GraphParts& parts) {
-  const TrainOptions& o = parts.options;
+/// reads the loss does so where forward is enqueued.
+bool are_steps_alike(const TrainOptions& o) {
   return o.layer_drop == 0 && o.trace.empty() && o.sabotage != "straggler" &&
-         o.sabotage != "lone-read" && is_on_one_host(parts.communicator);
+         o.sabotage != "lone-read";
 }
 
 }  // namespace
 
-bool is_on_one_host(const Communicator& communicator) {
-  const std::vector<int> hosts = communicator.hosts();
-  return std::all_of(hosts.begin(), hosts.end(), [](int host) { return host == 0; });
-}
-
 StepGraphs::StepGraphs(const GraphParts& parts)
-    : parts_(parts), possible_(!parts.options.no_cuda_graph && are_steps_alike(parts)) {}
+    : parts_(parts), possible_(!parts.options.no_cuda_graph && are_steps_alike(parts.options)) {}
 
 Result<bool> StepGraphs::replays(const DdpStep& step, const Capture& capture) {
   if (!possible_ || step.loss_terms != parts_.full_terms) return false;

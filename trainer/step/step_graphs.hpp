@@ -13,8 +13,6 @@
 
 namespace rondo::trainer {
 
-bool is_on_one_host(const Communicator& communicator);
-
 /// One thread. Ends before what it borrows, after what was launched.
 class StepGraphs {
  public:
