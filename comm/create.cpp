@@ -217,14 +217,17 @@ Status Communicator::Impl::set_up(const comm::Parent& parent) {
 Status Communicator::Impl::set_up_device() {
   auto control = RONDO_TRY(comm::share_segment(bootstrap_, "rondo-device",
                                                device::ProcessMemory::control_bytes(size())));
-  device::DeviceSettings setup = {.device = config_.device,
-                                  .channels = config_.channels,
-                                  .slots = static_cast<uint32_t>(config_.slots),
-                                  .slot_bytes = config_.slot_bytes,
-                                  .links = {},
-                                  .connect_hosts = [this](transport::ucx::UcxSettings settings) {
-                                    return comm::connect_hosts(bootstrap_, std::move(settings));
-                                  }};
+  device::DeviceSettings setup = {
+      .device = config_.device,
+      .channels = config_.channels,
+      .slots = static_cast<uint32_t>(config_.slots),
+      .slot_bytes = config_.slot_bytes,
+      .links = {},
+      .connect_hosts =
+          [this](transport::ucx::UcxSettings settings) {
+            return comm::connect_hosts(bootstrap_, std::move(settings));
+          },
+      .reaches_gpus = [this] { return comm::wire_reaches_gpus(bootstrap_); }};
   if (links_->named) setup.links = links_->profile;
   device_ = RONDO_TRY(
       device::DeviceRunner::create(bootstrap_, *board_, *watch_, std::move(control), setup));

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "transport/cuda_ipc/cuda_calls.hpp"
 
@@ -21,6 +22,7 @@ struct GpuBackend {
   const void* ll_kernel = nullptr;  // the same, for operations by LL alone
   int ll_threads = 0;
   size_t program_bytes = size_t{4} << 20;  // room for the programs of a communicator
+  std::optional<bool> gpu_direct{};  // a test's decision: slots for other hosts lie on the GPU
   uint64_t process = 0;  // 0: this one; a test's threads may count as processes of their own
 };
 

@@ -96,12 +96,13 @@ class ChannelMemory {
   // Data: the next slots of a link, and what `writer` has published as its number `number`.
   RONDO_DEVICE std::byte* slot_from(uint32_t peer) const {
     const uint64_t index = place_in(taken(peer), links_.shape.depth);
-    return from(peer) + layout_.slot(channel_, peer, index);
+    std::byte* const segment = is_far(peer) ? links_.inbound_slots : links_.segments[links_.rank];
+    return segment + layout_.slot(channel_, peer, index);
   }
   RONDO_DEVICE std::byte* slot_to(uint32_t peer) const {
     const uint64_t index = place_in(sent(peer), links_.shape.depth);
-    const Outward to = outward(peer);
-    return to.base + layout_.slot(channel_, to.place, index);
+    return is_far(peer) ? links_.outbound_slots + layout_.slot(channel_, peer, index)
+                        : links_.segments[peer] + layout_.slot(channel_, links_.rank, index);
   }
   RONDO_DEVICE std::byte* published_by(uint32_t writer, uint64_t number) const {
     const uint64_t index = place_in(number, links_.shape.publish_depth);
@@ -117,7 +118,7 @@ class ChannelMemory {
   }
 
  private:
-  /// Where lines and slots lie that `peer` writes for this rank.
+  /// Where lines lie that `peer` writes for this rank.
   RONDO_DEVICE std::byte* from(uint32_t peer) const {
     return is_far(peer) ? links_.inbound : links_.segments[links_.rank];
   }

@@ -61,6 +61,8 @@ struct DeviceLinks {
   /// this rank, and what this rank writes for them, as in theirs, but by their own numbers.
   uint64_t far = 0;
   std::byte *inbound = nullptr, *outbound = nullptr;
+  /// The same of their slots alone, which by GPUDirect lie in the GPU's memory.
+  std::byte *inbound_slots = nullptr, *outbound_slots = nullptr;
   std::byte* segments[kMaxDeviceRanks];  // by rank, where this rank's GPU has them; null: far
 };
 

@@ -294,7 +294,10 @@ Status DeviceRunner::settle(const DeviceSettings& setup, std::span<const DeviceP
 std::string DeviceRunner::describe() const {
   return fmt::format("GPU {}: {} channels, {} slots of {} bytes, links: {}, by {}{}, buffers {}",
                      device_, channels(), shape_.depth, shape_.slot_bytes, profile_.name,
-                     name(reach_), far_.empty() ? "" : ", UCX between hosts",
+                     name(reach_),
+                     far_.empty()     ? ""
+                     : is_gpu_direct_ ? ", UCX by GPUDirect between hosts"
+                                      : ", UCX between hosts",
                      reaches_buffers_ ? "within reach"
                      : can_register() ? "within reach where they are registered"
                                       : "through slots");
@@ -483,6 +486,8 @@ Status DeviceRunner::launch() {
                                .mappings = registrations_->table(),
                                .inbound = inbound_,
                                .outbound = outbound_,
+                               .inbound_slots = slots_of(inbound_, inbound_slots_),
+                               .outbound_slots = slots_of(outbound_, outbound_slots_),
                                .segments = {}};
   for (const int far : far_) links.far |= uint64_t{1} << far;
   std::copy(bases_.begin(), bases_.end(), links.segments);

@@ -46,6 +46,8 @@ struct DeviceSettings {
   /// Makes links to the ranks of other hosts; called where there are some.
   std::function<Result<std::unique_ptr<transport::Transport>>(transport::ucx::UcxSettings)>
       connect_hosts;
+  /// Whether these can go by GPUDirect.
+  std::function<Result<bool>()> reaches_gpus;
 };
 
 /// Thread rule: the communicator's, apart from check() and abort().
@@ -125,6 +127,8 @@ class DeviceRunner {
   Status connect(const transport::cuda_ipc::DevicePlace& own);
   Status connect_through_host();
   Status connect_hosts(const DeviceSettings& setup);
+  Result<bool> agree_on_gpu_direct(const DeviceSettings& setup);
+  std::byte* slots_of(std::byte* segment, std::byte* slots) const;
   /// The proxy's.
   Status look_after_wire();
   void lose_wire(const Status& why);
@@ -218,7 +222,9 @@ class DeviceRunner {
   std::vector<std::byte*> bases_;                       // by rank: its segment; null: far
   std::vector<int> far_;                                // ranks of other hosts
   std::byte *inbound_ = nullptr, *outbound_ = nullptr;  // for these
-  Status lost_;                                         // by the proxy, before it sets has_lost_
+  std::byte *inbound_slots_ = nullptr, *outbound_slots_ = nullptr;  // likewise, by GPUDirect
+  bool is_gpu_direct_ = false;
+  Status lost_;  // by the proxy, before it sets has_lost_
   std::atomic<bool> has_lost_{false};
   std::unique_ptr<WireProxy> proxy_;  // likewise
   Stream copies_ = nullptr;

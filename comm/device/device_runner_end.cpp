@@ -107,6 +107,9 @@ DeviceRunner::~DeviceRunner() {
   }
   if (proxy_) proxy_->finish(longest_wait_ns_);
   proxy_.reset();
+  for (std::byte* slots : {inbound_slots_, outbound_slots_}) {
+    if (slots != nullptr) (void)cuda_.release(slots);
+  }
   for (std::byte* segment : {inbound_, outbound_}) {
     if (segment != nullptr) (void)cuda_.release_mapped(segment);
   }

@@ -1,35 +1,80 @@
 // A rank on a GPU whose peers are on several hosts: what its kernels and the proxy share.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "comm/device/device_runner.hpp"
 
 namespace rondo::device {
 
-// Two segments in pinned memory, which this rank's GPU maps; their slots are those of the links to
-// ranks of other hosts.
+/// Whether all ranks' slots for other hosts can lie on their GPUs, where the network reads and writes
+/// them (GPUDirect). Collective.
+Result<bool> DeviceRunner::agree_on_gpu_direct(const DeviceSettings& setup) {
+  const char* const chosen = std::getenv("RONDO_GPUDIRECT");
+  bool own = backend_.gpu_direct.value_or(false);
+  if (!backend_.gpu_direct && (chosen == nullptr || std::string_view(chosen) != "0")) {
+    const auto writes = RONDO_TRY(cuda_.remote_writes(device_));
+    own =
+        writes != transport::cuda_ipc::RemoteWrites::kImpossible && RONDO_TRY(setup.reaches_gpus());
+  }
+  const auto all = RONDO_TRY(bootstrap_.all_gather(own ? "1" : "0"));
+  return std::all_of(all.begin(), all.end(), [](const std::string& each) { return each == "1"; });
+}
+
+// Two segments in pinned memory, which this rank's GPU maps, and there or on the GPU their slots, which
+// are those of the links to ranks of other hosts.
 Status DeviceRunner::connect_hosts(const DeviceSettings& setup) {
-  const size_t bytes = transport::cuda_ipc::SegmentLayout(shape_).bytes();
+  const transport::cuda_ipc::SegmentLayout layout(shape_);
+  is_gpu_direct_ = RONDO_TRY(agree_on_gpu_direct(setup));
+  const size_t bytes = is_gpu_direct_ ? layout.slots_begin() : layout.bytes();
   for (std::byte** segment : {&inbound_, &outbound_}) {
     std::byte* const memory = RONDO_TRY(cuda_.allocate_mapped(bytes));
     *segment = memory;
     std::memset(memory, 0, bytes);
   }
-  auto transport = RONDO_TRY(
-      setup.connect_hosts({.channels = static_cast<int>(shape_.channels),
-                           .depth = profile_.slots,
-                           .slot_bytes = shape_.slot_bytes,
-                           .places = WireProxy::slot_places(shape_, inbound_, outbound_)}));
+  if (is_gpu_direct_) {
+    for (std::byte** slots : {&inbound_slots_, &outbound_slots_}) {
+      std::byte* const memory = RONDO_TRY(cuda_.allocate(layout.slots_bytes()));
+      *slots = memory;
+    }
+  }
+  transport::ucx::SlotPlaces places = WireProxy::slot_places(
+      shape_, slots_of(inbound_, inbound_slots_), slots_of(outbound_, outbound_slots_));
+  places.on_gpu = is_gpu_direct_;
+  auto transport = RONDO_TRY(setup.connect_hosts({.channels = static_cast<int>(shape_.channels),
+                                                  .depth = profile_.slots,
+                                                  .slot_bytes = shape_.slot_bytes,
+                                                  .places = std::move(places)}));
+  std::function<Status()> flush;
+  const auto writes = RONDO_TRY(cuda_.remote_writes(device_));
+  if (is_gpu_direct_ && writes == transport::cuda_ipc::RemoteWrites::kFlushed) {
+    flush = [this] {
+      const DeviceScope scope(cuda_, device_);
+      RONDO_TRY(scope.status());
+      return cuda_.flush_remote_writes();
+    };
+  }
   proxy_ = RONDO_TRY(WireProxy::start({.shape = shape_,
                                        .far = far_,
                                        .inbound = inbound_,
                                        .outbound = outbound_,
                                        .transport = std::move(transport),
+                                       .flush = std::move(flush),
                                        .look = [this] { return look_after_wire(); },
                                        .lose = [this](const Status& why) { lose_wire(why); }}));
   return {};
+}
+
+/// A segment's, as if it all lay where they lie.
+std::byte* DeviceRunner::slots_of(std::byte* segment, std::byte* slots) const {
+  return slots == nullptr ? segment
+                          : slots - transport::cuda_ipc::SegmentLayout(shape_).slots_begin();
 }
 
 Status DeviceRunner::look_after_wire() {

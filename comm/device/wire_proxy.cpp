@@ -204,15 +204,21 @@ bool WireProxy::carry_in(WireLink& link, uint32_t depth) {
   }
   auto* const headers = reinterpret_cast<SlotHeader*>(link.come + 1);
   transport::Delivery came{};
-  while (link.receiver->try_peek_ahead(link.arrived - link.released, &came)) {
+  uint64_t arrived = link.arrived;
+  bool has_payload = false;
+  for (; link.receiver->try_peek_ahead(arrived - link.released, &came); ++arrived) {
     // What makes no sense is of no operation: the kernel says so, with the rank and the call.
-    headers[link.arrived % depth] = came.data == nullptr
-                                        ? SlotHeader{.tag = 0, .bytes = ~uint64_t{0}}
-                                        : SlotHeader{.tag = came.tag, .bytes = came.bytes};
-    store(link.come->sent, ++link.arrived);
-    moved = true;
+    headers[arrived % depth] = came.data == nullptr
+                                   ? SlotHeader{.tag = 0, .bytes = ~uint64_t{0}}
+                                   : SlotHeader{.tag = came.tag, .bytes = came.bytes};
+    has_payload = has_payload || came.bytes > 0;
   }
-  return moved;
+  if (arrived == link.arrived) return moved;
+  if (has_payload && settings_.flush) {
+    if (const Status flushed = settings_.flush(); !flushed.ok()) note(flushed);
+  }
+  store(link.come->sent, link.arrived = arrived);
+  return true;
 }
 
 /// Whether a peer still needs this rank for what kernels have left.

@@ -32,6 +32,8 @@ struct ProxySettings {
   std::byte *inbound, *outbound;  // zeroed; outlive the proxy
   /// With links to them in these segments (slot_places()), a channel for each of the shape's.
   std::unique_ptr<transport::Transport> transport;
+  /// Before kernels hear of payloads that have come, if they would not see these by themselves; or empty.
+  std::function<Status()> flush;
   /// Looks for errors of the communicator, now and then; after one the thread carries no more.
   std::function<Status()> look;
   /// The first link has failed. A peer that has ended may be one that nobody needs any more, so the
@@ -43,7 +45,7 @@ class WireProxy {
  public:
   /// Bytes before each slot, for SegmentSizes::slot_gap.
   static constexpr size_t kGap = transport::cuda_ipc::kLine;
-  /// Where the transport's slots lie.
+  /// Where the transport's slots lie: in such segments, or only their slots (DeviceLinks).
   static transport::ucx::SlotPlaces slot_places(const transport::cuda_ipc::SegmentSizes& shape,
                                                 std::byte* inbound, std::byte* outbound);
 
@@ -82,7 +84,7 @@ class WireProxy {
   void halt();
   static void halt_all();
   static bool carry_out(WireLink& link, uint32_t depth);
-  static bool carry_in(WireLink& link, uint32_t depth);
+  bool carry_in(WireLink& link, uint32_t depth);
   bool owes();
   void rest(int64_t idle_ns);
 

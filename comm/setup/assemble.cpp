@@ -51,6 +51,18 @@ MadeTransport add_hosts(Bootstrap& bootstrap, const HostSizes& sizes,
   return transport::route(std::move(near), std::move(*far), std::move(local_ranks));
 }
 
+/// On which devices UCX is to be, and where it may listen.
+Status choose_devices(const Bootstrap& bootstrap, transport::ucx::UcxSettings& settings) {
+  const RankHost& here = bootstrap.places()[static_cast<size_t>(bootstrap.rank())];
+  const auto chosen = RONDO_TRY(chosen_interface());
+  const auto ports = RONDO_TRY(port_range());
+  settings.interface = here.interface;
+  settings.all_rdma = !chosen.has_value();
+  settings.first_port = ports.first;
+  settings.last_port = ports.last;
+  return {};
+}
+
 board::Places places_of(const Bootstrap& bootstrap) {
   board::Places places{.hosts = bootstrap.hosts(), .names = {}};
   for (int host = 0; places.several() && host < places.hosts.hosts(); ++host) {
@@ -97,17 +109,15 @@ engine::RunnerOptions runner_options(const HostSizes& sizes, bool several_hosts)
 
 }  // namespace
 
+Result<bool> wire_reaches_gpus(const Bootstrap& bootstrap) {
+  transport::ucx::UcxSettings settings = {.slot_bytes = 1};
+  RONDO_TRY(choose_devices(bootstrap, settings));
+  return transport::ucx::reaches_gpus(settings);
+}
+
 MadeTransport connect_hosts(Bootstrap& bootstrap, transport::ucx::UcxSettings settings) {
   const base::HostMap& hosts = bootstrap.hosts();
-  const RankHost& here = bootstrap.places()[static_cast<size_t>(bootstrap.rank())];
-  auto chosen = chosen_interface();
-  if (!chosen.ok()) return chosen.status();
-  auto ports = port_range();
-  if (!ports.ok()) return ports.status();
-  settings.interface = here.interface;
-  settings.all_rdma = !chosen->has_value();
-  settings.first_port = ports->first;
-  settings.last_port = ports->last;
+  RONDO_TRY(choose_devices(bootstrap, settings));
   auto opened = transport::ucx::open(settings);
   if (!opened.ok()) return opened.status();
   auto addresses = bootstrap.all_gather((*opened)->address());

@@ -36,4 +36,7 @@ Result<HostLayers> assemble(Bootstrap& bootstrap, const Config& config,
 Result<std::unique_ptr<transport::Transport>> connect_hosts(Bootstrap& bootstrap,
                                                             transport::ucx::UcxSettings settings);
 
+/// Whether these links can go by GPUDirect (transport::ucx::reaches_gpus()).
+Result<bool> wire_reaches_gpus(const Bootstrap& bootstrap);
+
 }  // namespace rondo::comm

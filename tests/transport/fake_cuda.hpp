@@ -319,6 +319,17 @@ class FakeCuda : public cuda_ipc::CudaCalls {
     std::memcpy(to, from, bytes);
     return {};
   }
+  cuda_ipc::RemoteWrites writes = cuda_ipc::RemoteWrites::kImpossible;
+  std::atomic<int> flushes{0};
+  Result<cuda_ipc::RemoteWrites> remote_writes(int) override {
+    RONDO_TRY(next());
+    return writes;
+  }
+  Status flush_remote_writes() override {
+    RONDO_TRY(next());
+    ++flushes;
+    return {};
+  }
   Status clear(std::byte* memory, size_t bytes, Stream) override {
     RONDO_TRY(next());
     std::memset(memory, 0, bytes);

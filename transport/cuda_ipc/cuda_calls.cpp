@@ -139,6 +139,30 @@ class RuntimeCalls final : public CudaCalls {
     return info;
   }
 
+  Result<RemoteWrites> remote_writes(int device) override {
+    int supported = 0, ordering = 0, flushes = 0;
+    const struct {
+      int* value;
+      cudaDeviceAttr attribute;
+    } wanted[] = {{&supported, cudaDevAttrGPUDirectRDMASupported},
+                  {&ordering, cudaDevAttrGPUDirectRDMAWritesOrdering},
+                  {&flushes, cudaDevAttrGPUDirectRDMAFlushWritesOptions}};
+    for (const auto& [value, attribute] : wanted) {
+      RONDO_TRY(status_of(cudaDeviceGetAttribute(value, attribute, device),
+                          "asking how remote writes reach a device"));
+    }
+    if (supported == 0) return RemoteWrites::kImpossible;
+    if (ordering >= cudaGPUDirectRDMAWritesOrderingOwner) return RemoteWrites::kOrdered;
+    return (flushes & cudaFlushGPUDirectRDMAWritesOptionHost) != 0 ? RemoteWrites::kFlushed
+                                                                   : RemoteWrites::kImpossible;
+  }
+  Status flush_remote_writes() override {
+    return status_of(
+        cudaDeviceFlushGPUDirectRDMAWrites(cudaFlushGPUDirectRDMAWritesTargetCurrentDevice,
+                                           cudaFlushGPUDirectRDMAWritesToOwner),
+        "flushing remote writes");
+  }
+
   Result<int> current_device() override {
     int device = 0;
     RONDO_TRY(status_of(cudaGetDevice(&device), "asking for the current device"));

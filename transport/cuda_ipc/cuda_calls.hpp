@@ -52,6 +52,14 @@ struct Launch {
   int rows = 1, planes = 1;  // of so many blocks each: a grid of three dimensions
 };
 
+/// How what others than GPUs write into a device's memory (a network card, by GPUDirect RDMA) reaches
+/// its kernels.
+enum class RemoteWrites : uint8_t {
+  kImpossible,
+  kFlushed,  // after flush_remote_writes()
+  kOrdered,  // a kernel that sees what was written later sees it
+};
+
 /// Thread-safe where CUDA is. Everything that follows set_device() is about that device, for the
 /// calling thread. No call blocks but those that say so; allocating, freeing and importing may wait
 /// for kernels that run, so they happen when communicators are made and unmade, never between.
@@ -108,6 +116,10 @@ class CudaCalls {
   /// its end. The descriptor may be closed then, and the piece lives as long as it is mapped anywhere.
   virtual Status map_piece(std::byte* at, size_t bytes, int descriptor, int device) = 0;
   virtual Status unmap_piece(std::byte* at, size_t bytes) = 0;
+
+  virtual Result<RemoteWrites> remote_writes(int device) = 0;
+  /// From then on kernels of the current device see those that have arrived (blocks for them).
+  virtual Status flush_remote_writes() = 0;
 
   virtual Status copy(std::byte* to, const std::byte* from, size_t bytes, Stream stream) = 0;
   virtual Status clear(std::byte* memory, size_t bytes, Stream stream) = 0;

@@ -155,6 +155,9 @@ class SegmentLayout {
   }
   /// From one slot of a link to the next.
   constexpr size_t slot_stride() const { return shape_.slot_gap + stride(shape_.slot_bytes); }
+  /// Where all slots of links lie.
+  constexpr size_t slots_begin() const { return slots_; }
+  constexpr size_t slots_bytes() const { return published_ - slots_; }
   constexpr size_t published_slot(size_t channel, uint64_t index) const {
     return published_ +
            (channel * shape_.publish_depth + index) * stride(shape_.publish_slot_bytes);

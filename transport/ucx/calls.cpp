@@ -94,6 +94,7 @@ const char* find_all(void* library, Calls* calls) {
   symbols.find(calls->worker_create, "ucp_worker_create");
   symbols.find(calls->worker_destroy, "ucp_worker_destroy");
   symbols.find(calls->worker_query, "ucp_worker_query");
+  symbols.find(calls->context_query, "ucp_context_query");
   symbols.find(calls->worker_release_address, "ucp_worker_release_address");
   symbols.find(calls->worker_progress, "ucp_worker_progress");
   symbols.find(calls->ep_create, "ucp_ep_create");

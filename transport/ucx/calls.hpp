@@ -14,6 +14,7 @@ struct Calls {
   decltype(&::ucp_get_version) get_version;
   decltype(&::ucp_init_version) init_version;
   decltype(&::ucp_cleanup) cleanup;
+  decltype(&::ucp_context_query) context_query;
   decltype(&::ucp_config_read) config_read;
   decltype(&::ucp_config_modify) config_modify;
   decltype(&::ucp_config_release) config_release;

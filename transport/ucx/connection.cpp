@@ -15,11 +15,12 @@ constexpr std::chrono::milliseconds kCallPatience{1000};
 // What no peer sends: a receive that is too short leaves it as it is.
 constexpr ControlMessage kNoControl{.released = 0, .leaves = ~uint64_t{0}};
 
-/// Of a receive of host memory.
-ucp_request_param_t receiving(ucp_tag_recv_nbx_callback_t done, void* user_data) {
+/// Of a receive of host memory, or of memory that UCX looks at.
+ucp_request_param_t receiving(ucp_tag_recv_nbx_callback_t done, void* user_data,
+                              bool on_gpu = false) {
   ucp_request_param_t param{};
-  param.op_attr_mask =
-      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  if (!on_gpu) param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   param.cb.recv = done;
   param.user_data = user_data;
   param.memory_type = UCS_MEMORY_TYPE_HOST;
@@ -49,8 +50,7 @@ void UcxConnection::open() {
   const auto first = [&](bool inbound) {
     return places_.first ? places_.first(channel_.number, peer_rank_, inbound) : nullptr;
   };
-  if (!sender_.open(&endpoint_, first(false), places_.stride) ||
-      !receiver_.open(first(true), places_.stride)) {
+  if (!sender_.open(&endpoint_, places_, first(false)) || !receiver_.open(places_, first(true))) {
     endpoint_.fail(Code::kResourceExhausted, "no memory for messages to and from",
                    "fewer or smaller slots would need less");
     return;
@@ -77,18 +77,23 @@ void UcxConnection::connect() {
   endpoint_.open();
 }
 
-ucs_status_ptr_t UcxConnection::receive(std::byte* message, size_t bytes, uint32_t slot,
-                                        ucp_tag_recv_nbx_callback_t done, void* user_data) {
-  const ucp_request_param_t param = receiving(done, user_data);
+ucs_status_ptr_t UcxConnection::receive(WireKind kind, std::byte* message, size_t bytes,
+                                        uint32_t slot, ucp_tag_recv_nbx_callback_t done,
+                                        void* user_data) {
+  const ucp_request_param_t param = receiving(done, user_data, kind == WireKind::kPayload);
   return channel_.calls->tag_recv_nbx(channel_.worker, message, bytes,
-                                      tag_of(WireKind::kData, peer_rank_, slot), ~uint64_t{0},
-                                      &param);
+                                      tag_of(kind, peer_rank_, slot), ~uint64_t{0}, &param);
 }
 
 void UcxConnection::send_data(const std::byte* message, size_t bytes, uint32_t slot,
                               Outbound* outbound) {
   followed_ = bytes >= uncopied_bytes_;
   endpoint_.send(message, bytes, tag_of(WireKind::kData, own_rank_, slot), outbound);
+}
+
+void UcxConnection::send_payload(const std::byte* payload, size_t bytes, uint32_t slot,
+                                 Outbound* outbound) {
+  endpoint_.send(payload, bytes, tag_of(WireKind::kPayload, own_rank_, slot), outbound, true);
 }
 
 void UcxConnection::send_control(bool leaves) {

@@ -28,11 +28,18 @@ class MessageSlots {
   /// False: no memory.
   bool allocate(uint32_t count, size_t slot_bytes);
   /// The caller's instead.
-  void use(std::byte* first, size_t stride) {
+  void use(const SlotPlaces& places, std::byte* first, uint32_t count) {
     first_ = first;
-    stride_ = stride;
+    stride_ = places.stride;
+    if (places.on_gpu) headers_.resize(count);
   }
-  std::byte* message(size_t slot) const { return payload(slot) - sizeof(DataHeader); }
+  /// Whether headers are messages of their own.
+  bool is_apart() const { return !headers_.empty(); }
+  /// Its header; the payload follows, unless it is apart.
+  std::byte* message(size_t slot) {
+    return is_apart() ? reinterpret_cast<std::byte*>(&headers_[slot])
+                      : payload(slot) - sizeof(DataHeader);
+  }
   std::byte* payload(size_t slot) const { return first_ + slot * stride_; }
 
  private:
@@ -42,6 +49,7 @@ class MessageSlots {
   };
   std::unique_ptr<std::byte, FreeSlots> memory_;
   std::byte* first_ = nullptr;  // payload
+  std::vector<DataHeader> headers_;
   size_t stride_ = 0;
 };
 
@@ -60,7 +68,7 @@ class UcxSender final : public Sender {
   uint32_t depth() const override { return depth_; }
 
   /// `first`: of the caller's slots, or null.
-  bool open(Endpoint* endpoint, std::byte* first, size_t stride);
+  bool open(Endpoint* endpoint, const SlotPlaces& places, std::byte* first);
   /// The peer has released `released` messages; false: it cannot have.
   bool credit(uint64_t released);
   /// Hands over what was published before the endpoint was open.
@@ -71,7 +79,9 @@ class UcxSender final : public Sender {
 
  private:
   struct OutboundSlot {
-    Outbound outbound;
+    Outbound outbound, payload;  // the second if the header is apart
+    size_t payload_bytes = 0;    // likewise
+    bool is_busy() const { return outbound.busy || payload.busy; }
     size_t message_bytes = 0;
     size_t cost = 0;
   };
@@ -99,7 +109,7 @@ class UcxReceiver final : public Receiver {
   void release() override;
   bool flushed() override;
 
-  bool open(std::byte* first, size_t stride);
+  bool open(const SlotPlaces& places, std::byte* first);
   uint64_t released() const { return released_; }
   void cancel();
 
@@ -107,6 +117,9 @@ class UcxReceiver final : public Receiver {
   struct InboundSlot {
     UcxReceiver* receiver = nullptr;
     void* request = nullptr;  // the posted receive
+    // Where headers are apart, the payload's. A message without one leaves its receive posted.
+    void* payload_request = nullptr;
+    bool payload_posted = false, payload_arrived = false;
     bool arrived = false;
     bool sound = false;
     size_t bytes = 0;
@@ -114,6 +127,10 @@ class UcxReceiver final : public Receiver {
   };
   static void on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
                           void* slot);
+  static void on_payload(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
+                         void* slot);
+  void post_payload(InboundSlot& slot);
+  void arrive_payload(InboundSlot& slot, ucs_status_t status);
   size_t index_of(const InboundSlot& slot) const {
     return static_cast<size_t>(&slot - slots_.data());
   }
@@ -179,8 +196,9 @@ class UcxConnection {
   bool owes_only_credit() const;
   bool usable() const { return ready_ && endpoint_.usable() && !endpoint_.left(); }
   void send_data(const std::byte* message, size_t bytes, uint32_t slot, Outbound* outbound);
-  /// The receive of a data message, which only the peer's message in `slot` matches.
-  ucs_status_ptr_t receive(std::byte* message, size_t bytes, uint32_t slot,
+  void send_payload(const std::byte* payload, size_t bytes, uint32_t slot, Outbound* outbound);
+  /// The receive of a message, which only the peer's message of that kind in `slot` matches.
+  ucs_status_ptr_t receive(WireKind kind, std::byte* message, size_t bytes, uint32_t slot,
                            ucp_tag_recv_nbx_callback_t done, void* user_data);
   void free_request(void* request) { channel_.calls->request_free(request); }
   void cancel_request(void* request) { channel_.calls->request_cancel(channel_.worker, request); }

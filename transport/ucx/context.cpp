@@ -77,6 +77,23 @@ Status UcxContext::open() {
   return {};
 }
 
+Result<bool> UcxContext::reaches_gpus() {
+  RONDO_TRY(validate(settings_));
+  calls_ = RONDO_TRY(load_ucx());
+  RONDO_TRY(make_context(0));
+  ucp_context_attr_t attributes{};
+  attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+  const ucs_status_t status = calls_->context_query(contexts_.back(), &attributes);
+  if (status != UCS_OK) return failed("asking which memory it knows", status);
+  return (attributes.memory_types & UINT64_C(1) << UCS_MEMORY_TYPE_CUDA) != 0 && !uses_only_tcp();
+}
+
+bool UcxContext::uses_only_tcp() const {
+  const char* const chosen = std::getenv("UCX_NET_DEVICES");
+  return is_tcp_only(chosen != nullptr ? chosen
+                                       : with_rdma(settings_.interface, settings_.all_rdma));
+}
+
 /// `port`: to listen at; 0: any.
 Status UcxContext::configure(ucp_config_t* config, int port) {
   const auto set = [&](const char* variable, const char* name, const std::string& value) {
@@ -101,8 +118,7 @@ Status UcxContext::configure(ucp_config_t* config, int port) {
   set_tcp("MAX_POLL", "1");
   if (port != 0) set_tcp("PORT_RANGE", std::to_string(port));
   // Over TCP a rendezvous saves no copy, and costs a round trip in which both must make progress.
-  const char* const chosen = std::getenv("UCX_NET_DEVICES");
-  if (!is_tcp_only(chosen != nullptr ? chosen : devices)) return {};
+  if (!uses_only_tcp()) return {};
   RONDO_TRY(set("UCX_RNDV_THRESH", "RNDV_THRESH", "inf"));
   // UCX cuts messages into pieces of this size, each with calls of its own; its 64 KiB are too few.
   set_tcp("RX_SEG_SIZE", "256k");
@@ -223,6 +239,8 @@ Result<std::vector<std::string>> split_address(const PeerAddress& peer, const Se
   if (at != peer.address.size()) return refuse("is too long");
   return addresses;
 }
+
+Result<bool> reaches_gpus(const Settings& settings) { return UcxContext(settings).reaches_gpus(); }
 
 Result<std::unique_ptr<Opened>> open(const Settings& settings) {
   auto context = std::make_unique<UcxContext>(settings);

@@ -22,6 +22,8 @@ class UcxContext final : public Opened {
   UcxContext& operator=(const UcxContext&) = delete;
 
   Status open();
+  /// Instead of open(): see factory.hpp.
+  Result<bool> reaches_gpus();
 
   const std::string& address() const override { return address_; }
   const Settings& settings() const { return settings_; }
@@ -35,6 +37,7 @@ class UcxContext final : public Opened {
   void abandon() { abandoned_ = true; }
 
  private:
+  bool uses_only_tcp() const;
   Status configure(ucp_config_t* config, int port);
   Status make_context(int port);
   ucs_status_t create_worker();

@@ -20,10 +20,10 @@ void Endpoint::open() {
   fail(Code::kPeerDied, "cannot connect to", channel_.calls->status_string(status));
 }
 
-void Endpoint::send(const void* data, size_t bytes, uint64_t tag, Outbound* outbound) {
+void Endpoint::send(const void* data, size_t bytes, uint64_t tag, Outbound* outbound, bool on_gpu) {
   ucp_request_param_t param{};
-  param.op_attr_mask =
-      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  if (!on_gpu) param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   param.cb.send = &Endpoint::on_sent;
   param.user_data = outbound;
   param.memory_type = UCS_MEMORY_TYPE_HOST;

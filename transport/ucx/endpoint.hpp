@@ -47,7 +47,8 @@ class Endpoint {
 
   /// Sends `bytes` bytes at `data`, which must stay until `outbound` is not busy. A failure is the
   /// channel's. REQUIRES: usable(), outbound not busy.
-  void send(const void* data, size_t bytes, uint64_t tag, Outbound* outbound);
+  /// `on_gpu`: perhaps in a GPU's memory, which UCX finds out.
+  void send(const void* data, size_t bytes, uint64_t tag, Outbound* outbound, bool on_gpu = false);
   /// Sends that UCX has not finished. A finished one has left for the peer, or at least for UCX's
   /// buffer of the socket (UcxConnection::flushed).
   uint32_t unfinished() const { return unfinished_; }

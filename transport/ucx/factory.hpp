@@ -27,6 +27,9 @@ struct SlotPlaces {
   /// bytes apart, slots_of(depth) in all. Zeroed; outlives the transport.
   std::function<std::byte*(int channel, int peer, bool inbound)> first{};
   size_t stride = 0;
+  /// The slots lie in a GPU's memory (GPUDirect), which this process does not touch: a message's header
+  /// travels by itself. Equal on all ranks.
+  bool on_gpu = false;
 };
 
 /// Equal on every rank, but for the interface and what follows it.
@@ -42,6 +45,10 @@ struct UcxSettings {
   SlotPlaces places{};  // empty: the transport's own memory
 };
 using Settings = UcxSettings;  // a type's own name is unique in the project
+
+/// Whether UCX sends from and receives into the memory of GPUs, by RDMA: over TCP it would copy. Error:
+/// as open()'s.
+Result<bool> reaches_gpus(const Settings& settings);
 
 struct PeerAddress {
   /// What that rank's Opened::address() gave. Empty: no links to that rank (this rank itself, or a

@@ -11,11 +11,11 @@ bool MessageSlots::allocate(uint32_t count, size_t slot_bytes) {
   return memory_ != nullptr;
 }
 
-bool UcxSender::open(Endpoint* endpoint, std::byte* first, size_t stride) {
+bool UcxSender::open(Endpoint* endpoint, const SlotPlaces& places, std::byte* first) {
   slots_.resize(count_);
-  for (OutboundSlot& slot : slots_) slot.outbound.endpoint = endpoint;
+  for (OutboundSlot& slot : slots_) slot.outbound.endpoint = slot.payload.endpoint = endpoint;
   if (first == nullptr) return memory_.allocate(count_, slot_bytes_);
-  memory_.use(first, stride);
+  memory_.use(places, first, count_);
   return true;
 }
 
@@ -24,7 +24,7 @@ std::byte* UcxSender::try_acquire(size_t bytes) {
   if (connection_.has_left() || !connection_.use()) return nullptr;
   // A released slot may still be busy: the peer has the message before UCX knows that here.
   const size_t index = published_ % count_;
-  const bool is_full = published_ - released_ >= count_ || slots_[index].outbound.busy;
+  const bool is_full = published_ - released_ >= count_ || slots_[index].is_busy();
   return is_full ? nullptr : memory_.payload(index);
 }
 
@@ -36,7 +36,8 @@ bool UcxSender::try_publish(size_t bytes, uint64_t word) {
       .word = word, .sequence = published_, .released = connection_.tell(), .bytes = bytes};
   std::memcpy(message, &header, sizeof(header));
   ++published_;
-  slot.message_bytes = sizeof(header) + bytes;
+  slot.payload_bytes = memory_.is_apart() ? bytes : 0;
+  slot.message_bytes = sizeof(header) + bytes - slot.payload_bytes;
   slot.cost = socket_cost(bytes);
   outstanding_ += slot.cost;
   send_waiting();
@@ -47,13 +48,18 @@ void UcxSender::send_waiting() {
   for (; has_waiting() && connection_.usable(); ++sent_) {
     const size_t index = sent_ % count_;
     OutboundSlot& slot = slots_[index];
+    if (slot.payload_bytes > 0) {
+      connection_.send_payload(memory_.payload(index), slot.payload_bytes,
+                               static_cast<uint32_t>(index), &slot.payload);
+      if (!connection_.usable()) return;
+    }
     connection_.send_data(memory_.message(index), slot.message_bytes, static_cast<uint32_t>(index),
                           &slot.outbound);
   }
 }
 
 uint64_t UcxSender::reusable() {
-  while (reusable_ < released_ && !slots_[reusable_ % count_].outbound.busy) ++reusable_;
+  while (reusable_ < released_ && !slots_[reusable_ % count_].is_busy()) ++reusable_;
   return reusable_;
 }
 
@@ -65,9 +71,9 @@ bool UcxSender::credit(uint64_t released) {
   return true;
 }
 
-bool UcxReceiver::open(std::byte* first, size_t stride) {
+bool UcxReceiver::open(const SlotPlaces& places, std::byte* first) {
   if (first != nullptr) {
-    memory_.use(first, stride);
+    memory_.use(places, first, count_);
   } else if (!memory_.allocate(count_, slot_bytes_)) {
     return false;
   }
@@ -86,10 +92,37 @@ void UcxReceiver::post(InboundSlot& slot) {
   const DataHeader none{.word = 0, .sequence = ~uint64_t{0}, .released = 0, .bytes = 0};
   std::memcpy(memory_.message(index), &none, sizeof(none));
   const ucs_status_ptr_t request =
-      connection_.receive(memory_.message(index), sizeof(DataHeader) + slot_bytes_,
+      connection_.receive(WireKind::kData, memory_.message(index),
+                          sizeof(DataHeader) + (memory_.is_apart() ? 0 : slot_bytes_),
                           static_cast<uint32_t>(index), &UcxReceiver::on_received, &slot);
   slot.request = UCS_PTR_IS_PTR(request) ? request : nullptr;
   if (slot.request == nullptr) arrive(slot, UCS_PTR_STATUS(request));
+  if (memory_.is_apart() && !slot.payload_posted) post_payload(slot);
+}
+
+void UcxReceiver::post_payload(InboundSlot& slot) {
+  slot.payload_posted = true;
+  slot.payload_arrived = false;
+  const size_t index = index_of(slot);
+  const ucs_status_ptr_t request =
+      connection_.receive(WireKind::kPayload, memory_.payload(index), slot_bytes_,
+                          static_cast<uint32_t>(index), &UcxReceiver::on_payload, &slot);
+  slot.payload_request = UCS_PTR_IS_PTR(request) ? request : nullptr;
+  if (slot.payload_request == nullptr) arrive_payload(slot, UCS_PTR_STATUS(request));
+}
+
+void UcxReceiver::on_payload(void* request, ucs_status_t status,
+                             const ucp_tag_recv_info_t* /*info*/, void* user_data) {
+  InboundSlot& slot = *static_cast<InboundSlot*>(user_data);
+  slot.payload_request = nullptr;
+  slot.receiver->connection_.free_request(request);
+  slot.receiver->arrive_payload(slot, status);
+}
+
+/// How long it is says its header.
+void UcxReceiver::arrive_payload(InboundSlot& slot, ucs_status_t status) {
+  if (status != UCS_OK) return connection_.lost_message(status);
+  slot.payload_arrived = true;
 }
 
 void UcxReceiver::on_received(void* request, ucs_status_t status,
@@ -133,6 +166,7 @@ bool UcxReceiver::try_peek_ahead(uint64_t ahead, Delivery* delivery) {
   // What has arrived counts, also where the peer has left since. That nothing more will come is for
   // the communicator to say, which knows whether this rank needs it.
   if (!slot.arrived) return false;
+  if (memory_.is_apart() && slot.bytes > 0 && !slot.payload_arrived) return false;
   *delivery = {
       .data = slot.sound ? memory_.payload(index) : nullptr, .bytes = slot.bytes, .tag = slot.word};
   return true;
@@ -142,6 +176,7 @@ void UcxReceiver::release() {
   InboundSlot& slot = slots_[released_ % count_];
   ++released_;
   slot.arrived = false;
+  if (slot.bytes > 0) slot.payload_posted = false;
   if (!connection_.use()) return;
   post(slot);
   connection_.attend();
@@ -152,6 +187,7 @@ bool UcxReceiver::flushed() { return connection_.flushed(); }
 void UcxReceiver::cancel() {
   for (const InboundSlot& slot : slots_) {
     if (slot.request != nullptr) connection_.cancel_request(slot.request);
+    if (slot.payload_request != nullptr) connection_.cancel_request(slot.payload_request);
   }
 }
 

@@ -11,8 +11,8 @@ namespace rondo::transport::ucx {
 //   bits    field
 //   56..63  kind
 //   32..55  rank of the sender
-//    0..31  kData: slot, which is the sequence number modulo depth; kControl: 0
-enum class WireKind : uint64_t { kData = 1, kControl = 2 };
+//    0..31  kData, kPayload: slot, which is the sequence number modulo depth; kControl: 0
+enum class WireKind : uint64_t { kData = 1, kControl = 2, kPayload = 3 };
 constexpr uint64_t kMaxRanks = uint64_t{1} << 24;
 
 constexpr uint64_t tag_of(WireKind kind, int sender, uint32_t slot) {
@@ -27,7 +27,7 @@ static_assert(tag_of(WireKind::kData, 3, 5) == 0x01000003'00000005u);
 //   16      8      released: messages of the opposite link that the sender has released
 //   24      8      bytes: of the payload (UCX 1.13 does not always say how long a message was that had
 //                  come before its receive was posted)
-//   32      n      payload
+//   32      n      payload; of slots in a GPU's memory a message of its own (kPayload), if n > 0
 struct DataHeader {
   uint64_t word;
   uint64_t sequence;

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
@@ -91,6 +92,7 @@ class FakeGpu final : public transport::test::FakeCuda {
 
   /// Not 0: so many calls of backend(), one after the other, count as one process.
   int ranks_of_a_process = 0;
+  std::optional<bool> gpu_direct{};  // of communicators to come: GpuBackend's
   GpuBackend backend(const std::shared_ptr<FakeGpu>& self, size_t program_bytes) {
     return {.cuda = self,
             .kernel = &kKernel,
@@ -98,6 +100,7 @@ class FakeGpu final : public transport::test::FakeCuda {
             .ll_kernel = &kLlKernel,
             .ll_threads = 1,
             .program_bytes = program_bytes,
+            .gpu_direct = gpu_direct,
             .process = ranks_of_a_process > 0 ? 1 + backends_++ / ranks_of_a_process : 0};
   }
 

@@ -53,6 +53,51 @@ TEST_CASE("Over several hosts, every collective on GPUs gives what it gives on t
   }
 }
 
+// Device memory is the host's here, so UCX can use it. What is tested is what is different: headers
+// are messages of their own, and kernels hear of payloads after a flush.
+TEST_CASE("Over several hosts, slots on the GPU carry every collective and message") {
+  const std::vector<int> hosts = {0, 0, 1};
+  for (const bool flushes : {false, true}) {
+    const Pretended pretended(hosts);
+    const auto gpu = gpus();
+    gpu->gpu_direct = true;
+    gpu->writes = flushes ? transport::cuda_ipc::RemoteWrites::kFlushed
+                          : transport::cuda_ipc::RemoteWrites::kOrdered;
+    {
+      const Installed installed(gpu);
+      World world(gpu, 3);
+      REQUIRE(world.all_created());
+      compare(world, every_collective(3));
+      const std::vector<size_t> counts = {0, 5, 5000};
+      std::vector<std::vector<int32_t>> sent, received, wanted;  // [rank * counts + message]
+      for (int rank = 0; rank < 3; ++rank) {
+        for (const size_t count : counts) {
+          sent.push_back(std::vector<int32_t>(count, rank));
+          received.push_back(std::vector<int32_t>(count, -1));
+          wanted.push_back(std::vector<int32_t>(count, (rank + 2) % 3));
+        }
+      }
+      for (size_t i = 0; i < sent.size(); ++i) {
+        const int rank = static_cast<int>(i / counts.size());
+        Communicator& c = world[rank];
+        const CallOptions options = world.on_stream(rank);
+        REQUIRE(c.group_start().ok());
+        REQUIRE(
+            c.send(sent[i].data(), sent[i].size(), DataType::kInt32, (rank + 1) % 3, options).ok());
+        REQUIRE(
+            c.recv(received[i].data(), sent[i].size(), DataType::kInt32, (rank + 2) % 3, options)
+                .ok());
+        REQUIRE(c.group_end().ok());
+      }
+      world.synchronize();
+      check_all_ok(world);
+      CHECK(received == wanted);
+    }
+    CHECK((gpu->flushes > 0) == flushes);
+    CHECK(gpu->alive() == 0);
+  }
+}
+
 TEST_CASE("Over several hosts, GPUs without access to each other share slots inside hosts") {
   const std::vector<int> hosts = {0, 0, 1, 1};
   const Pretended pretended(hosts);
