@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -51,21 +50,16 @@ Status DeviceRunner::connect_hosts(const DeviceSettings& setup) {
                                                   .depth = profile_.slots,
                                                   .slot_bytes = shape_.slot_bytes,
                                                   .places = std::move(places)}));
-  std::function<Status()> flush;
   const auto writes = RONDO_TRY(cuda_.remote_writes(device_));
-  if (is_gpu_direct_ && writes == transport::cuda_ipc::RemoteWrites::kFlushed) {
-    flush = [this] {
-      const DeviceScope scope(cuda_, device_);
-      RONDO_TRY(scope.status());
-      return cuda_.flush_remote_writes();
-    };
-  }
+  const bool flushes = writes == transport::cuda_ipc::RemoteWrites::kFlushed;
   proxy_ = RONDO_TRY(WireProxy::start({.shape = shape_,
                                        .far = far_,
                                        .inbound = inbound_,
                                        .outbound = outbound_,
                                        .transport = std::move(transport),
-                                       .flush = std::move(flush),
+                                       .cuda = is_gpu_direct_ ? &cuda_ : nullptr,
+                                       .device = device_,
+                                       .flushes = is_gpu_direct_ && flushes,
                                        .look = [this] { return look_after_wire(); },
                                        .lose = [this](const Status& why) { lose_wire(why); }}));
   return {};

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -25,6 +26,8 @@ using transport::cuda_ipc::SlotHeader;
 constexpr int64_t kSpinNs = 1'000'000;
 constexpr int64_t kShortlyNs = 100'000'000, kLongNs = 1'000'000'000;
 constexpr std::chrono::microseconds kShortRest{50}, kRest{500}, kLongRest{2000};
+// How long others still get their last slots from a rank that leaves and has lost a peer.
+constexpr int64_t kAfterLossNs = 1'000'000'000;
 constexpr int64_t kBetweenCheckNs = 1'000'000;
 
 uint64_t load(const uint64_t& word) {
@@ -132,6 +135,12 @@ void WireProxy::wake() {
 }
 
 void WireProxy::work() {
+  std::optional<DeviceScope> scope;
+  if (settings_.cuda != nullptr) scope.emplace(*settings_.cuda, settings_.device);
+  carry_on();
+}
+
+void WireProxy::carry_on() {
   int64_t moved_ns = base::now_ns(), looked_ns = moved_ns;
   const Status failed = base::guarded([&]() -> Status {
     while (!halted_.load(std::memory_order_relaxed)) {
@@ -139,7 +148,8 @@ void WireProxy::work() {
       const bool moved = carry();
       const int64_t now = base::now_ns();
       if (moved || woken_.exchange(false, std::memory_order_relaxed)) moved_ns = now;
-      if (ends_ns != 0 && (now > ends_ns || !owes())) return {};
+      const bool is_vain = !lost_.ok() && now - lost_ns_ > kAfterLossNs;
+      if (ends_ns != 0 && (now > ends_ns || is_vain || !owes())) return {};
       if (!lost_.ok() && lost_.code() != Code::kPeerDied) return {};
       if (now - looked_ns > kBetweenCheckNs) {
         looked_ns = now;
@@ -169,6 +179,7 @@ bool WireProxy::carry() {
 void WireProxy::note(const Status& failed) {
   if (!lost_.ok()) return;
   lost_ = failed;
+  lost_ns_ = base::now_ns();
   settings_.lose(failed);
 }
 
@@ -214,8 +225,8 @@ bool WireProxy::carry_in(WireLink& link, uint32_t depth) {
     has_payload = has_payload || came.bytes > 0;
   }
   if (arrived == link.arrived) return moved;
-  if (has_payload && settings_.flush) {
-    if (const Status flushed = settings_.flush(); !flushed.ok()) note(flushed);
+  if (has_payload && settings_.flushes) {
+    if (const Status flushed = settings_.cuda->flush_remote_writes(); !flushed.ok()) note(flushed);
   }
   store(link.come->sent, link.arrived = arrived);
   return true;

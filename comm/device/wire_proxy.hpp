@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/device/backend.hpp"
 #include "rondo/status.hpp"
 #include "transport/cuda_ipc/layout.hpp"
 #include "transport/link.hpp"
@@ -32,8 +33,11 @@ struct ProxySettings {
   std::byte *inbound, *outbound;  // zeroed; outlive the proxy
   /// With links to them in these segments (slot_places()), a channel for each of the shape's.
   std::unique_ptr<transport::Transport> transport;
-  /// Before kernels hear of payloads that have come, if they would not see these by themselves; or empty.
-  std::function<Status()> flush;
+  /// By GPUDirect: where the slots lie, which UCX registers with the network, and whether kernels see
+  /// payloads that have come only after a flush. Else null.
+  CudaCalls* cuda = nullptr;
+  int device = 0;
+  bool flushes = false;
   /// Looks for errors of the communicator, now and then; after one the thread carries no more.
   std::function<Status()> look;
   /// The first link has failed. A peer that has ended may be one that nobody needs any more, so the
@@ -78,6 +82,7 @@ class WireProxy {
 
   explicit WireProxy(ProxySettings settings);
   void work();
+  void carry_on();
   bool carry();
   void note(const Status& failed);
   /// Ends the thread, whatever is left. Once it has ended, nothing happens.
@@ -90,7 +95,8 @@ class WireProxy {
 
   ProxySettings settings_;
   std::vector<WireLink> links_;
-  Status lost_;  // the thread's
+  Status lost_;  // the thread's, and since when
+  int64_t lost_ns_ = 0;
   std::atomic<bool> halted_{false}, woken_{false};
   std::atomic<int64_t> ends_ns_{0};  // when the thread ends at the latest; 0: nobody knows
   std::mutex mutex_;
