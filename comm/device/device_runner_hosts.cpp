@@ -15,9 +15,10 @@ namespace rondo::device {
 /// Whether all ranks' slots for other hosts can lie on their GPUs, where the network reads and writes
 /// them (GPUDirect). Collective.
 Result<bool> DeviceRunner::agree_on_gpu_direct(const DeviceSettings& setup) {
+  // Only where it is asked for: nobody has run it.
   const char* const chosen = std::getenv("RONDO_GPUDIRECT");
   bool own = backend_.gpu_direct.value_or(false);
-  if (!backend_.gpu_direct && (chosen == nullptr || std::string_view(chosen) != "0")) {
+  if (!backend_.gpu_direct && chosen != nullptr && std::string_view(chosen) == "1") {
     const auto writes = RONDO_TRY(cuda_.remote_writes(device_));
     own =
         writes != transport::cuda_ipc::RemoteWrites::kImpossible && RONDO_TRY(setup.reaches_gpus());
@@ -50,8 +51,8 @@ Status DeviceRunner::connect_hosts(const DeviceSettings& setup) {
                                                   .depth = profile_.slots,
                                                   .slot_bytes = shape_.slot_bytes,
                                                   .places = std::move(places)}));
-  const auto writes = RONDO_TRY(cuda_.remote_writes(device_));
-  const bool flushes = writes == transport::cuda_ipc::RemoteWrites::kFlushed;
+  const bool flushes = is_gpu_direct_ && RONDO_TRY(cuda_.remote_writes(device_)) ==
+                                             transport::cuda_ipc::RemoteWrites::kFlushed;
   proxy_ = RONDO_TRY(WireProxy::start({.shape = shape_,
                                        .far = far_,
                                        .inbound = inbound_,
@@ -59,7 +60,7 @@ Status DeviceRunner::connect_hosts(const DeviceSettings& setup) {
                                        .transport = std::move(transport),
                                        .cuda = is_gpu_direct_ ? &cuda_ : nullptr,
                                        .device = device_,
-                                       .flushes = is_gpu_direct_ && flushes,
+                                       .flushes = flushes,
                                        .look = [this] { return look_after_wire(); },
                                        .lose = [this](const Status& why) { lose_wire(why); }}));
   return {};
@@ -77,7 +78,8 @@ Status DeviceRunner::look_after_wire() {
   // Only here the proxy calls CUDA, which a thread of the application's may hold up: until kernels
   // lose their patience.
   const Result<bool> idle = is_idle();
-  const bool needs_nobody = idle.ok() && *idle && !has_captured_.load(std::memory_order_relaxed);
+  if (!idle.ok()) return raise_own(idle.status());
+  const bool needs_nobody = *idle && !has_captured_.load(std::memory_order_relaxed);
   return needs_nobody ? Status() : explain_lost();
 }
 

@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <cstdlib>
-#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -85,11 +84,9 @@ Result<std::unique_ptr<WireProxy>> WireProxy::start(ProxySettings settings) {
   try {
     static const int kAtExit = std::atexit([] { halt_all(); });
     (void)kAtExit;
-    {
-      const std::lock_guard lock(running().mutex);
-      running().all.push_back(made.get());
-    }
+    const std::lock_guard lock(running().mutex);
     made->thread_ = std::thread([proxy = made.get()] { proxy->work(); });
+    running().all.push_back(made.get());
   } catch (const std::system_error& error) {
     return Status(Code::kResourceExhausted,
                   fmt::format("no thread to carry data between hosts: {}", error.what()));
@@ -106,10 +103,15 @@ WireProxy::~WireProxy() {
 }
 
 void WireProxy::halt() {
-  if (!thread_.joinable()) return;
   halted_.store(true, std::memory_order_relaxed);
   wake();
-  thread_.join();
+  await_end();
+}
+
+/// By several threads, perhaps: one that destroys the communicator, and one that exits.
+void WireProxy::await_end() {
+  const std::lock_guard lock(ending_);
+  if (thread_.joinable()) thread_.join();
 }
 
 // CUDA unmaps pinned memory when a program exits, and UCX frees its workers: a communicator that was
@@ -121,11 +123,10 @@ void WireProxy::halt_all() {
 }
 
 void WireProxy::finish(int64_t longest_ns) {
-  if (!thread_.joinable()) return;
   // Release: after all that kernels have written.
   ends_ns_.store(base::now_ns() + longest_ns, std::memory_order_release);
   wake();
-  thread_.join();
+  await_end();
 }
 
 void WireProxy::wake() {
@@ -135,31 +136,35 @@ void WireProxy::wake() {
 }
 
 void WireProxy::work() {
-  std::optional<DeviceScope> scope;
-  if (settings_.cuda != nullptr) scope.emplace(*settings_.cuda, settings_.device);
-  carry_on();
+  const Status failed = base::guarded([&]() -> Status {
+    if (settings_.cuda == nullptr) return carry_on(), Status();
+    // UCX takes the thread's context, which a new thread does not have, not even of device 0. And an
+    // application's capture must not be ended by what UCX calls.
+    const OutsideCapture outside(*settings_.cuda);
+    RONDO_TRY(outside.status());
+    RONDO_TRY(settings_.cuda->enter_device(settings_.device));
+    carry_on();
+    return settings_.cuda->leave_device();
+  });
+  if (!failed.ok()) (void)base::guarded([&] { return note(failed), Status(); });
 }
 
 void WireProxy::carry_on() {
   int64_t moved_ns = base::now_ns(), looked_ns = moved_ns;
-  const Status failed = base::guarded([&]() -> Status {
-    while (!halted_.load(std::memory_order_relaxed)) {
-      const int64_t ends_ns = ends_ns_.load(std::memory_order_acquire);
-      const bool moved = carry();
-      const int64_t now = base::now_ns();
-      if (moved || woken_.exchange(false, std::memory_order_relaxed)) moved_ns = now;
-      const bool is_vain = !lost_.ok() && now - lost_ns_ > kAfterLossNs;
-      if (ends_ns != 0 && (now > ends_ns || is_vain || !owes())) return {};
-      if (!lost_.ok() && lost_.code() != Code::kPeerDied) return {};
-      if (now - looked_ns > kBetweenCheckNs) {
-        looked_ns = now;
-        if (!settings_.look().ok()) return {};
-      }
-      if (!moved) rest(now - moved_ns);
+  while (!halted_.load(std::memory_order_relaxed)) {
+    const int64_t ends_ns = ends_ns_.load(std::memory_order_acquire);
+    const bool moved = carry();
+    const int64_t now = base::now_ns();
+    if (moved || woken_.exchange(false, std::memory_order_relaxed)) moved_ns = now;
+    const bool is_vain = !lost_.ok() && now - lost_ns_ > kAfterLossNs;
+    if (ends_ns != 0 && (now > ends_ns || is_vain || !owes())) return;
+    if (!lost_.ok() && lost_.code() != Code::kPeerDied) return;
+    if (now - looked_ns > kBetweenCheckNs) {
+      looked_ns = now;
+      if (!settings_.look().ok()) return;
     }
-    return {};
-  });
-  if (!failed.ok()) (void)base::guarded([&] { return note(failed), Status(); });
+    if (!moved) rest(now - moved_ns);
+  }
 }
 
 /// Whether something has moved.
@@ -226,7 +231,10 @@ bool WireProxy::carry_in(WireLink& link, uint32_t depth) {
   }
   if (arrived == link.arrived) return moved;
   if (has_payload && settings_.flushes) {
-    if (const Status flushed = settings_.cuda->flush_remote_writes(); !flushed.ok()) note(flushed);
+    if (const Status flushed = settings_.cuda->flush_remote_writes(); !flushed.ok()) {
+      note(flushed);
+      return moved;
+    }
   }
   store(link.come->sent, link.arrived = arrived);
   return true;

@@ -87,6 +87,7 @@ class WireProxy {
   void note(const Status& failed);
   /// Ends the thread, whatever is left. Once it has ended, nothing happens.
   void halt();
+  void await_end();
   static void halt_all();
   static bool carry_out(WireLink& link, uint32_t depth);
   bool carry_in(WireLink& link, uint32_t depth);
@@ -99,7 +100,7 @@ class WireProxy {
   int64_t lost_ns_ = 0;
   std::atomic<bool> halted_{false}, woken_{false};
   std::atomic<int64_t> ends_ns_{0};  // when the thread ends at the latest; 0: nobody knows
-  std::mutex mutex_;
+  std::mutex mutex_, ending_;
   std::condition_variable changed_;
   std::thread thread_;  // last: it uses the others
 };

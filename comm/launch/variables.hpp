@@ -33,9 +33,9 @@ inline constexpr EnvironmentVariable kEnvironment[] = {
      "built-in; Config::links takes precedence"},
     {"RONDO_UCX", "the system's libucp.so.0",
      "path of the libucp.so.0 that carries messages between hosts, as of the wheel libucx-cu13"},
-    {"RONDO_GPUDIRECT", "1",
-     "0: data between GPUs of several hosts go through pinned memory, also where the network could "
-     "read and write the GPUs' own"},
+    {"RONDO_GPUDIRECT", "0",
+     "1: data between GPUs of several hosts go by GPUDirect, where UCX knows CUDA's memory and has "
+     "RDMA; nobody has run it"},
     {"RONDO_CUBLASLT", "the toolkit's libcublasLt.so",
      "path of the cuBLASLt that multiplies matrices of rondo-train --device cuda"},
     {"RONDO_NCCL_HOST", "0",

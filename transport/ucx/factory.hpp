@@ -24,7 +24,7 @@ constexpr uint32_t slots_of(uint32_t depth) { return depth + reserve_of(depth); 
 struct SlotPlaces {
   static constexpr size_t kGap = 64;  // of the transport's, before each slot
   /// The first slot of the link on that channel to or from that peer; the others follow, `stride`
-  /// bytes apart, slots_of(depth) in all. Zeroed; outlives the transport.
+  /// bytes apart, slots_of(depth) in all. Zeroed, unless on_gpu; outlives the transport.
   std::function<std::byte*(int channel, int peer, bool inbound)> first{};
   size_t stride = 0;
   /// The slots lie in a GPU's memory (GPUDirect), which this process does not touch: a message's header
@@ -46,8 +46,8 @@ struct UcxSettings {
 };
 using Settings = UcxSettings;  // a type's own name is unique in the project
 
-/// Whether UCX sends from and receives into the memory of GPUs, by RDMA: over TCP it would copy. Error:
-/// as open()'s.
+/// Whether UCX knows the memory of GPUs and has devices for RDMA: over TCP it would copy. Not whether
+/// the kernel lets these devices reach GPUs (nvidia-peermem, or dmabuf). Error: as open()'s.
 Result<bool> reaches_gpus(const Settings& settings);
 
 struct PeerAddress {
