@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <new>
 
@@ -322,6 +323,25 @@ TEST_CASE("cuda convolution: an infinity makes no NaN of the zeros that fill til
   };
   check(float{}, s);
   check(BFloat16Bits{}, s);
+}
+
+TEST_CASE("cuda convolution: an infinity inside of an image stays where it is") {
+  // Taps are a part of a tile's rows, and all that there could be are inside around these pixels.
+  const ConvolutionShape s = shape(1, 1, 20, 20, 1, 3, 1, 1);
+  const auto with_infinity_at = [&](size_t row) {
+    Values values(s.in_size(), 1);
+    values[row * 20 + row] = std::numeric_limits<double>::infinity();
+    return as<float>(values);
+  };
+  const std::vector<float> x = with_infinity_at(3), dy = with_infinity_at(16);
+  const std::vector<float> w = as<float>(Values(s.patch(), 1));
+  std::vector<float> y(s.out_size()), dx(s.in_size());
+  forward<float>(s, x.data(), w.data(), nullptr, false, y.data());
+  backward_input<float>(s, dy.data(), w.data(), dx.data());
+  for (const std::vector<float>& found : {y, dx}) {
+    CHECK(std::ranges::count_if(found, [](float v) { return std::isinf(v); }) == 9);
+    CHECK(std::ranges::none_of(found, [](float v) { return std::isnan(v); }));
+  }
 }
 
 TEST_CASE("cuda convolution: of no samples the weight's gradient is nothing") {

@@ -58,11 +58,11 @@ struct Patches {
   RONDO_DEVICE PatchColumn column_of(const Spot& pixel) const {
     const uint32_t y = first_y + column_step * pixel.y, x = first_x + column_step * pixel.x;
     const uint32_t bits_of_x = outside(x, width) << kLargestKernel;
-    return {pixel.plane * sample_size + y * width + x, outside(y, height) | bits_of_x};
+    return {pixel.plane * sample_size + y * width + x, outside(y, height) | bits_of_x | kNoRow};
   }
   RONDO_DEVICE static PatchColumn no_column() { return {0, kAll}; }
   RONDO_DEVICE PatchRow row_of(uint32_t row, const SpotStrides& weights) const {
-    if (row >= rows) return {0, kAll, 0};
+    if (row >= rows) return {0, kNoRow, 0};
     const auto [plane, in_plane] = by_kernel.divide(row);
     const auto [y, x] = by_kernel_width.divide(in_plane);
     const uint32_t forwards = y * width + x;
@@ -76,6 +76,7 @@ struct Patches {
 
  private:
   static constexpr uint32_t kAll = ~uint32_t{0};
+  static constexpr uint32_t kNoRow = uint32_t{1} << 31;  // beyond all taps
 
   /// Bit t: whether position + t, or - t, is outside of [0, extent).
   RONDO_DEVICE uint32_t outside(uint32_t position, uint32_t extent) const {

@@ -31,8 +31,9 @@ struct DeviceProduct {
 class DeviceProducts {
  public:
   virtual ~DeviceProducts() = default;
-  /// Enqueues it on the device's stream; `type` (kFloat32, kBFloat16, kFloat16) is that of all elements. Sums are float, without
-  /// TF32. The same bits from run to run on one kind of GPU. Nothing where m or n is 0. An error is the device's.
+  /// Enqueues it on the device's stream; `type` (kFloat32, kBFloat16, kFloat16) is that of all
+  /// elements. Sums are float, without TF32. The same bits from run to run on one kind of GPU. Nothing
+  /// where m or n is 0. An error is the device's.
   virtual void multiply(DataType type, const DeviceProduct& product) = 0;
 };
 
