@@ -48,7 +48,9 @@ Result<ReplicaStep> DeviceReplica::step(const ReplicaShare& share) {
   parts_.model.take(share.batch, pass);
   RONDO_TRY(send_parameters());
   mark(kScattered);
-  if (is_first) RONDO_TRY(meet());
+  // A pass may be more launches than CUDA takes behind a collective that waits, and then it holds the
+  // thread up, perhaps with a lock that the root needs: every rank has launched that collective first.
+  RONDO_TRY(is_first ? meet() : parts_.host.barrier());
   RONDO_TRY(compute(share.batch, pass));
   mark(kComputed);
   if (is_first) RONDO_TRY(meet());
