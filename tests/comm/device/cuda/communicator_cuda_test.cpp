@@ -12,6 +12,7 @@
 
 #include "tests/comm/communicator/await.hpp"
 #include "tests/comm/device/world.hpp"
+#include "transport/ucx/factory.hpp"
 
 namespace rondo::device::test {
 namespace {
@@ -76,10 +77,13 @@ void on_gpu(int size, const std::function<void(Rank&)>& body) {
   std::barrier<> meeting(size);
   Config config;
   config.device = 0;
-  testing::require_all_ok(testing::run_world(
+  const TempDirectory directory;
+  testing::require_all_ok(testing::run_ranks(
       testing::How::kThreads, size,
-      [&](Communicator& communicator) {
-        Rank rank(communicator, meeting);
+      [&](int number) {
+        auto made = Communicator::create(config_of(directory, number, size, config));
+        expect_ok(made.status(), "create");
+        Rank rank(*made, meeting);
         try {
           body(rank);
           rank.synchronize();
@@ -89,7 +93,7 @@ void on_gpu(int size, const std::function<void(Rank&)>& body) {
         }
         rank.meet();  // what is freed next may be what another rank's kernel uses
       },
-      config));
+      std::chrono::seconds{100}));
 }
 
 /// A rank's Buffers on the device.
@@ -168,35 +172,61 @@ TEST_CASE("On a GPU, every collective of a communicator gives what it gives on t
   }
 }
 
+/// Replays of a graph of these calls, and launches, in turn.
+void enqueue_and_replay(Rank& rank, const std::vector<Call>& calls, std::vector<Twin>& twins) {
+  cudaGraph_t graph{};
+  cudaGraphExec_t replayed{};
+  must(cudaStreamBeginCapture(rank.stream(), cudaStreamCaptureModeThreadLocal), "capture");
+  enqueue(rank, calls, twins);
+  must(cudaStreamEndCapture(rank.stream(), &graph), "cudaStreamEndCapture");
+  must(cudaGraphInstantiate(&replayed, graph, 0), "cudaGraphInstantiate");
+  must(cudaGraphUpload(replayed, rank.stream()), "cudaGraphUpload");
+  rank.synchronize();
+  rank.meet();
+  for (int i = 0; i < 4; ++i) {
+    for (const Twin& twin : twins) twin.renew(rank);
+    if (i % 2 == 0) {
+      must(cudaGraphLaunch(replayed, rank.stream()), "cudaGraphLaunch");
+    } else {
+      enqueue(rank, calls, twins);
+    }
+  }
+  rank.synchronize();
+  rank.meet();
+  must(cudaGraphExecDestroy(replayed), "cudaGraphExecDestroy");
+  must(cudaGraphDestroy(graph), "cudaGraphDestroy");
+}
+
 TEST_CASE("On a GPU, a replayed graph and launches follow each other") {
   const std::vector<Call> calls = {
       {.collective = Collective::kAllReduce, .count = 2000},
       {.collective = Collective::kAllReduce, .count = 5, .algorithm = Algorithm::kOneShot},
       {.collective = Collective::kAllGather, .count = 40},
       {.collective = Collective::kBarrier, .count = 0}};
-  check(calls, 3, [&](Rank& rank, std::vector<Twin>& twins) {
-    cudaGraph_t graph{};
-    cudaGraphExec_t replayed{};
-    must(cudaStreamBeginCapture(rank.stream(), cudaStreamCaptureModeThreadLocal), "capture");
-    enqueue(rank, calls, twins);
-    must(cudaStreamEndCapture(rank.stream(), &graph), "cudaStreamEndCapture");
-    must(cudaGraphInstantiate(&replayed, graph, 0), "cudaGraphInstantiate");
-    must(cudaGraphUpload(replayed, rank.stream()), "cudaGraphUpload");
-    rank.synchronize();
-    rank.meet();
-    for (int i = 0; i < 4; ++i) {
-      for (const Twin& twin : twins) twin.renew(rank);
-      if (i % 2 == 0) {
-        must(cudaGraphLaunch(replayed, rank.stream()), "cudaGraphLaunch");
-      } else {
-        enqueue(rank, calls, twins);
-      }
-    }
-    rank.synchronize();
-    rank.meet();
-    must(cudaGraphExecDestroy(replayed), "cudaGraphExecDestroy");
-    must(cudaGraphDestroy(graph), "cudaGraphDestroy");
-  });
+  check(calls, 3,
+        [&](Rank& rank, std::vector<Twin>& twins) { enqueue_and_replay(rank, calls, twins); });
+}
+
+// Ranks pretend to be on several hosts: pinned memory between the kernels and the thread that carries.
+TEST_CASE("On a GPU, ranks of several hosts give what they give on the host, in graphs too") {
+  if (const auto opened = transport::ucx::open({.slot_bytes = 64}); !opened.ok()) {
+    WARN("not tested: " << opened.status().to_string());
+    return;
+  }
+  const std::vector<Call> calls = {
+      {.collective = Collective::kAllReduce, .count = 3'000'000},
+      {.collective = Collective::kAllReduce, .count = 5, .op = ReduceOp::kMax},
+      {.collective = Collective::kBroadcast, .count = 70'000, .root = 1},
+      {.collective = Collective::kAllToAll, .count = 4000},
+      {.collective = Collective::kReduceScatter, .count = 1000},
+      {.collective = Collective::kBarrier, .count = 0}};
+  for (const std::vector<int>& hosts : {std::vector<int>{0, 1}, std::vector<int>{0, 0, 1, 1}}) {
+    const Pretended pretended(hosts);
+    check(calls, static_cast<int>(hosts.size()), [&](Rank& rank, std::vector<Twin>& twins) {
+      expect(rank->hosts() == hosts, "the ranks are on other hosts");
+      enqueue_and_replay(rank, calls, twins);
+    });
+  }
 }
 
 TEST_CASE("On a GPU, two communicators of the same ranks do not disturb each other") {
