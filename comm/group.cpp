@@ -118,7 +118,7 @@ Status Communicator::Impl::check_own_messages(const comm::Group& group) const {
 }
 
 Status Communicator::Impl::launch(const comm::Group& group) {
-  RONDO_TRY(device_->make_room(group.operations).status());
+  RONDO_TRY(device_->make_room(group.operations));
   RONDO_TRY(device_->add(group.transfers));
   for (const Operation& operation : group.operations) RONDO_TRY(enqueue(operation));
   return device_->run();

@@ -352,7 +352,7 @@ Status DeviceRunner::add(const std::list<engine::Transfer>& messages) {
   return {};
 }
 
-Result<DeviceRunner::Room> DeviceRunner::make_room(const std::list<engine::Operation>& operations) {
+Status DeviceRunner::make_room(const std::list<engine::Operation>& operations) {
   const DeviceScope scope(cuda_, device_);
   if (!scope.status().ok()) return raise_own(scope.status());
   bool all_captured = true;
@@ -377,19 +377,15 @@ Result<DeviceRunner::Room> DeviceRunner::make_room(const std::list<engine::Opera
     }
     return bytes <= programs_->room();
   };
-  Result<bool> fit = fits();
+  const Result<bool> fit = fits();
   if (!fit.ok()) return raise_own(fit.status());
-  if (*fit) return Room::kEnough;
   // A captured call never waits; upload() looks whether it may drop programs.
-  if (all_captured) return Room::kTooLittle;
+  if (*fit || all_captured) return {};
   // Half a group must not wait for itself: peers may be this thread's, too, and their part of it
   // comes only after this call.
   const bool is_free = RONDO_TRY(await_launches(operations.front().timeout_ns));
-  if (!is_free) return Room::kInUse;
-  programs_->forget();
-  fit = fits();
-  if (!fit.ok()) return raise_own(fit.status());
-  return *fit ? Room::kEnough : Room::kTooLittle;
+  if (is_free) programs_->forget();
+  return {};
 }
 
 Status DeviceRunner::add(const engine::Operation& operation, uint64_t sequence) {

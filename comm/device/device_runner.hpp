@@ -84,12 +84,10 @@ class DeviceRunner {
   /// operation is the `sequence`-th of this rank; messages come before operations, all in one call.
   /// check() finds what fails after that. An error is the communicator's.
   Status add(const std::list<engine::Transfer>& messages);
-  enum class Room { kEnough, kTooLittle, kInUse };
   /// Before a group: makes room for the programs of all its operations, as far as possible. Unless
   /// all operations are captured it may wait for this rank's launches, at most the first one's
-  /// timeout, in which stages over the network do not count; kInUse: they have not ended by then. An
-  /// error is the communicator's.
-  Result<Room> make_room(const std::list<engine::Operation>& operations);
+  /// timeout. An error is the communicator's.
+  Status make_room(const std::list<engine::Operation>& operations);
   Status add(const engine::Operation& operation, uint64_t sequence);
   Status run();
   /// Why a call on that stream is refused, else ok. A refusal is no failure of the communicator.
@@ -188,8 +186,7 @@ class DeviceRunner {
   /// False: not idle within that time, or, unless `despite_errors`, the communicator has failed.
   /// With `device`, replays of graphs count too.
   bool await_idle(int64_t longest_ns, bool despite_errors, DeviceWait* device = nullptr) const;
-  /// Until launches have ended; false: not within that time, in which stages over the network do not
-  /// count. An error is the communicator's.
+  /// Until launches have ended; false: not within that time. An error is the communicator's.
   Result<bool> await_launches(int64_t longest_ns) const;
   /// While kernels run: the error if a rank for which they may wait has ended or left.
   Status find_absent(uint64_t sequence);

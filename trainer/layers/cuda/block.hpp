@@ -191,8 +191,8 @@ RONDO_DEVICE inline void after_reads() {
 #endif
 }
 
-/// from[index], or 0 if that is not inside, and then nothing is read. nvcc makes a branch for each
-/// such read, unless it is told the instruction. Volatile: it comes before what the code has after it.
+/// from[index], or 0 where `inside` is false, and then nothing is read. Written as one predicated
+/// instruction, because nvcc makes a branch of it. Volatile, so that it stays before what follows it.
 template <class T>
 RONDO_DEVICE T read_inside(const T* from, uint32_t index, bool inside) {
 #if defined(__CUDA_ARCH__)
