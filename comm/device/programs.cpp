@@ -40,7 +40,9 @@ Result<std::unique_ptr<Programs>> Programs::create(std::shared_ptr<CudaCalls> cu
   CudaCalls& calls = *made->cuda_;
   made->memory_ = RONDO_TRY(calls.allocate(bytes));
   made->staging_ = RONDO_TRY(calls.allocate_mapped(bytes));
+  // CUDA may load code for its first clearing, and its first copy within a GPU, and wait for kernels.
   RONDO_TRY(calls.clear(made->memory_, kScratch, stream));
+  RONDO_TRY(calls.copy(made->scratch_out(), made->scratch_in(), kScratch / 2, stream));
   RONDO_TRY(calls.synchronize(stream));
   return made;
 }
@@ -54,7 +56,8 @@ Programs::~Programs() {
 
 Result<const Uploaded*> Programs::find(const engine::ExecutionPlan& plan,
                                        const std::shared_ptr<const engine::Prepared>& owner,
-                                       int ranks, bool captured) {
+                                       int ranks, Destination to) {
+  const bool captured = to.captured;
   auto& known = captured ? captured_ : plain_;
   if (const auto found = known.find(&plan); found != known.end()) return &found->second;
   const schedule::Program& program = plan.program;
@@ -65,9 +68,10 @@ Result<const Uploaded*> Programs::find(const engine::ExecutionPlan& plan,
                       " bytes does not fit beside the others: " + std::to_string(room()) +
                       " are left for those of graphs and of other calls");
   }
-  std::byte* const at = memory_ + (captured ? high_ - all : low_);
+  const size_t place = captured ? high_ - all : low_;
+  std::byte *const at = memory_ + place, *const staged = staging_ + place;
   const size_t head = aligned(sizeof(engine::StoredProgram));
-  size_t bytes = head + put(staging_ + head, program.instructions);
+  size_t bytes = head + put(staged + head, program.instructions);
   Uploaded uploaded = {
       .stored = reinterpret_cast<const engine::StoredProgram*>(at),
       .view = {.instructions = reinterpret_cast<const schedule::Instruction*>(at + head),
@@ -78,18 +82,20 @@ Result<const Uploaded*> Programs::find(const engine::ExecutionPlan& plan,
       .channels = busy_channels(program),
       .bytes_moved = schedule::traffic_of(program, ranks).elements_moved * owner->element_bytes,
       .keep_alive = owner};
-  bytes += put(staging_ + bytes, program.operands);
+  bytes += put(staged + bytes, program.operands);
   uploaded.geometries = reinterpret_cast<const schedule::Geometry*>(at + bytes);
-  bytes += put(staging_ + bytes, program.channels);
+  bytes += put(staged + bytes, program.channels);
   const engine::StoredProgram stored = {
       .view = uploaded.view,
       .geometries = uploaded.geometries,
       .protocol = plan.by_ll ? engine::Protocol::kLl : engine::Protocol::kSimple};
-  std::memcpy(staging_, &stored, sizeof stored);
-  RONDO_TRY(copy_and_wait(*cuda_, at, staging_, bytes, stream_, "a program"));
+  std::memcpy(staged, &stored, sizeof stored);
   if (captured) {
+    RONDO_TRY(copy_and_wait(*cuda_, at, staged, bytes, stream_, "a program"));
     high_ -= all;
   } else {
+    // Not awaited: where streams share a queue, it may stand behind kernels that wait for a peer.
+    RONDO_TRY(cuda_->copy(at, staged, bytes, to.stream));
     low_ += all;
   }
   return &known.emplace(&plan, std::move(uploaded)).first->second;

@@ -32,17 +32,23 @@ class Programs {
   Programs(const Programs&) = delete;
   Programs& operator=(const Programs&) = delete;
 
-  /// The plan, one of `owner`'s, on the device. The first call for it copies it there and waits for
-  /// the copy, some microseconds. `captured`: a graph uses it, which may be replayed at any time,
-  /// so it is never dropped. kResourceExhausted: there is no room; forget() makes some, unless
-  /// graphs have it all.
+  /// Where a program goes that find() has to copy.
+  struct Destination {
+    /// A graph uses it, which may be replayed at any time, so it is never dropped; and the call waits
+    /// for the copy, some microseconds, which is no part of the graph.
+    bool captured = false;
+    /// Otherwise on this stream, in its turn. REQUIRES: kernels that read it come after that.
+    Stream stream = nullptr;
+  };
+  /// The plan, one of `owner`'s, on the device. The first call for it copies it there.
+  /// kResourceExhausted: there is no room; forget() makes some, unless graphs have it all.
   Result<const Uploaded*> find(const engine::ExecutionPlan& plan,
                                const std::shared_ptr<const engine::Prepared>& owner, int ranks,
-                               bool captured);
+                               Destination to);
   /// Bytes that find() would need for the plan, 0 if it is present; and the bytes available.
   size_t needed(const engine::ExecutionPlan& plan, bool captured) const;
   size_t room() const { return high_ - low_; }
-  /// Drops all programs except those of graphs. REQUIRES: no kernel reads a dropped one.
+  /// Drops all programs except those of graphs. REQUIRES: no copy or kernel uses a dropped one.
   void forget();
 
   /// The data of a barrier: a few bytes to read, as many to write.
@@ -58,7 +64,7 @@ class Programs {
   const std::shared_ptr<CudaCalls> cuda_;
   const Stream stream_;
   std::byte* memory_ = nullptr;
-  std::byte* staging_ = nullptr;  // on the host
+  std::byte* staging_ = nullptr;  // on the host, laid out alike: copies may be on their way
   size_t low_, high_;             // free is what lies between: below, what may be forgotten
   std::map<const engine::ExecutionPlan*, Uploaded> plain_, captured_;
 };

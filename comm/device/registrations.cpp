@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <functional>
 #include <set>
 #include <utility>
 
+#include "comm/base/clock.hpp"
 #include "comm/base/refuse.hpp"
 #include "comm/bootstrap/connection.hpp"
 #include "rondo/log.hpp"
@@ -70,9 +72,9 @@ Status first_of(const Parts& parts, const OutcomeOf& outcome_of) {
 /// The driver or the system does not share mapped memory: the caller goes on without.
 Status out_of_reach(uint32_t rank, const Status& why) {
   const bool exhausted = why.code() == Code::kResourceExhausted;
-  return {exhausted ? Code::kResourceExhausted : Code::kUnavailable,
-          fmt::format("rank {}'s memory, mapped by cuMemMap: {}: operations on it go through slots",
-                      rank, why.message())};
+  return {
+      exhausted ? Code::kResourceExhausted : Code::kUnavailable,
+      fmt::format("rank {}'s memory: {}: operations on it go through slots", rank, why.message())};
 }
 
 }  // namespace
@@ -262,13 +264,11 @@ Status Registrations::import(std::span<const MemoryOffer> offers, Registered& ma
 Result<Registrations::Imported> Registrations::import(uint32_t rank, const MemoryOffer& peer) {
   CudaCalls& cuda = *settings_.cuda;
   const bool in_pieces = peer.pieces > 0;
-  const Result<std::byte*> base =
-      in_pieces ? cuda.reserve(peer.mapped) : cuda.import_memory(peer.handle);
-  if (!base.ok() && in_pieces) return out_of_reach(rank, base.status());
-  if (!base.ok()) {
-    return Status(base.status().code(),
-                  fmt::format("rank {}'s memory: {}", rank, base.status().message()));
-  }
+  Result<std::byte*> base = in_pieces ? cuda.reserve(peer.mapped) : cuda.import_memory(peer.handle);
+  // CUDA gives the same addresses to memory that was allocated anew in the same place; what was there
+  // may still be open here, because kernels have used it (cudaErrorAlreadyMapped).
+  if (!base.ok() && !in_pieces && await_ended()) base = cuda.import_memory(peer.handle);
+  if (!base.ok()) return out_of_reach(rank, base.status());
   Imported made{.rank = rank, .base = *base, .reserved = peer.mapped, .pieces = peer.pieces};
   made.mapped.reserve(peer.pieces);
   return made;
@@ -437,6 +437,22 @@ void Registrations::close_ended() {
     const std::lock_guard lock(mutex_);
     std::erase_if(ended_, [&](const Registered& each) { return each.word == one.word; });
   }
+}
+
+bool Registrations::await_ended() {
+  constexpr int64_t kLongestNs = 10'000'000'000;
+  constexpr timespec kBetweenLooks{0, 100'000};
+  const auto are_there = [this] {
+    const std::lock_guard lock(mutex_);
+    return !ended_.empty();
+  };
+  if (!are_there()) return false;
+  const int64_t began = base::now_ns();
+  while (are_there() && base::now_ns() - began < kLongestNs) {
+    close_ended();
+    nanosleep(&kBetweenLooks, nullptr);
+  }
+  return !are_there();
 }
 
 void Registrations::let_go(const Registered& one) {

@@ -131,6 +131,9 @@ class Registrations {
   Status import(std::span<const MemoryOffer> offers, Registered& made);
   Status need_table();
   Status write_table(uint32_t place, std::span<const transport::cuda_ipc::PeerMapping> mappings);
+  /// Closes what has ended when this rank's kernels have, within ten seconds; whether there was any,
+  /// and it is closed.
+  bool await_ended();
   void let_go(const Registered& one);
 
   const RegistrationSettings settings_;

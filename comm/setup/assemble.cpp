@@ -110,7 +110,7 @@ engine::RunnerOptions runner_options(const HostSizes& sizes, bool several_hosts)
 }  // namespace
 
 Result<bool> wire_reaches_gpus(const Bootstrap& bootstrap) {
-  transport::ucx::UcxSettings settings = {.slot_bytes = 1};
+  transport::ucx::UcxSettings settings = {.slot_bytes = 1, .places = {.on_gpu = true}};
   RONDO_TRY(choose_devices(bootstrap, settings));
   return transport::ucx::reaches_gpus(settings);
 }

@@ -42,6 +42,7 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   size_t most_mapped = 0;                                 // pieces of host memory, at a time
   std::atomic<int> calls{0};
   int freed_while_imported = 0;
+  bool keeps_places = false;  // renewed memory is imported only when what it was has been closed
   std::atomic<int> imports{0};
   /// Memory is what processes share: each import maps it once more, at another address.
   bool imports_elsewhere = false;
@@ -199,6 +200,9 @@ class FakeCuda : public cuda_ipc::CudaCalls {
     close(piece.file);
     open_file(piece);
     (void)map(piece, memory);
+    for (const auto& [here, of] : imported_) {
+      if (of.first == memory) outdated_.insert(here);
+    }
   }
   Result<std::byte*> allocate_mapped(size_t bytes) override { return allocate(bytes); }
   Status release_mapped(std::byte* memory) override { return free(memory); }
@@ -233,6 +237,11 @@ class FakeCuda : public cuda_ipc::CudaCalls {
     if (exported.process != getpid()) return import_from(exported);
     const auto found = memory_.find(memory);
     if (found == memory_.end()) return Status(Code::kSystem, "no such memory");
+    for (const auto& [here, of] : imported_) {
+      if (keeps_places && of.first == memory && outdated_.count(here) > 0) {
+        return Status(Code::kSystem, "already mapped");  // cudaErrorAlreadyMapped
+      }
+    }
     std::byte* const here = imports_elsewhere ? map(found->second) : memory;
     ++imports;
     imported_.insert({here, {memory, found->second.bytes}});
@@ -245,6 +254,7 @@ class FakeCuda : public cuda_ipc::CudaCalls {
     if (found == imported_.end()) return {Code::kSystem, "not imported"};
     if (imports_elsewhere) munmap(memory, found->second.second);
     imported_.erase(found);
+    outdated_.erase(memory);
     return {};
   }
 
@@ -494,6 +504,7 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   Pieces created_, reserved_, mapped_pieces_;  // create_mapped(); reserve(), map_piece()
   std::set<std::byte*> mapped_;
   std::multimap<std::byte*, std::pair<std::byte*, size_t>> imported_;  // of which memory
+  std::set<std::byte*> outdated_;  // of imported_: the memory has been renewed since
   std::vector<std::unique_ptr<char>> objects_;
 };
 

@@ -14,8 +14,9 @@
 namespace rondo::transport::ucx {
 namespace {
 
-// Everything between hosts: shared memory and loops to oneself are other transports' work.
-constexpr const char* kTransports = "^sm,self";
+// Everything between hosts: shared memory and loops to oneself are other transports' work. A UCX that
+// knows CUDA would call it wherever it may: only by GPUDirect.
+constexpr const char *kTransports = "^sm,self,cuda", *kGpuTransports = "^sm,self";
 
 Status validate(const Settings& settings) {
   const auto refuse = [](const char* name, size_t value, const char* range) {
@@ -102,7 +103,7 @@ Status UcxContext::configure(ucp_config_t* config, int port) {
     if (status == UCS_OK) return Status();
     return failed(std::string("setting ") + variable + " to " + value, status);
   };
-  RONDO_TRY(set("UCX_TLS", "TLS", kTransports));
+  RONDO_TRY(set("UCX_TLS", "TLS", settings_.places.on_gpu ? kGpuTransports : kTransports));
   const std::string devices = with_rdma(settings_.interface, settings_.all_rdma);
   if (!devices.empty()) RONDO_TRY(set("UCX_NET_DEVICES", "NET_DEVICES", devices));
   // UCX 1.13 ignores the second name, later ones refuse the first.

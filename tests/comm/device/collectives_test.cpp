@@ -417,6 +417,37 @@ TEST_CASE("A group's collectives are enqueued in order at its end") {
   for (int rank = 0; rank < 2; ++rank) CHECK(all[rank] == std::vector<int32_t>(40, 3));
 }
 
+TEST_CASE("A call waits for no copy of a program, which comes on its stream, before the kernel") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const Installed installed(gpu);
+  World world(gpu, 2);
+  REQUIRE(world.all_created());
+  const Stream other = *gpu->create_stream();
+  std::vector<int32_t> data[2] = {std::vector<int32_t>(100, 1), std::vector<int32_t>(100, 2)};
+  const auto sum = [&](int rank, size_t count, Stream stream) {
+    int32_t* const values = data[rank].data();
+    return world[rank].all_reduce(values, values, count, DataType::kInt32, ReduceOp::kSum,
+                                  {.stream = stream});
+  };
+  std::atomic<int> copies{0};
+  gpu->before_copy = [&](const std::byte*, const std::byte*) { ++copies; };
+  gpu->hold(world.stream(0));
+  REQUIRE(sum(0, 100, world.stream(0)).ok());
+  REQUIRE(sum(0, 99, world.stream(0)).ok());
+  // The first program again, on a stream that is free, to which it must have been copied before.
+  REQUIRE(sum(0, 100, other).ok());
+  CHECK(copies == 0);
+  for (const size_t count : {100, 99, 100}) REQUIRE(sum(1, count, world.stream(1)).ok());
+  gpu->let_go(world.stream(0));
+  world.synchronize();
+  REQUIRE(gpu->synchronize(other).ok());
+  std::vector<int32_t> wanted(100, 12);
+  wanted[99] = 6;
+  for (const auto& found : data) CHECK(found == wanted);
+  CHECK(copies == 4);
+  REQUIRE(gpu->destroy_stream(other).ok());
+}
+
 TEST_CASE("Programs that no longer fit make room for each other, but for those of graphs") {
   const auto gpu = std::make_shared<FakeGpu>();
   const Installed installed(gpu, 4096);

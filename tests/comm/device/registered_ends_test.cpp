@@ -1,6 +1,7 @@
 // The end of registrations of memory, also while kernels or other ranks use them, and what comes
 // after it at the same place.
 #include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -134,6 +135,56 @@ TEST_CASE(
     CHECK(was_told(*gpu, slabs.begin(0)));
   }
   CHECK(gpu->alive() == 0);
+}
+
+TEST_CASE(
+    "Memory at its address of before is registered when kernels have let go of what was there") {
+  const auto gpu = make_gpu();
+  gpu->keeps_places = true;
+  const Installed installed(gpu);
+  World world(gpu, 2, roomy_config());
+  REQUIRE(world.all_created());
+  Slabs slabs(world, *gpu);
+  require_registered(world, slabs);
+  const Call call = chosen_direct(world);
+  AllPlaced found = place(slabs, {call}, 2);
+  gpu->hold(world.stream(0));
+  issue_all(world, {call}, found);
+  require_unregistered(world, slabs);
+  for (int rank = 0; rank < 2; ++rank) gpu->renew(slabs.begin(rank) - kBefore);
+  std::thread ends([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    gpu->let_go(world.stream(0));
+  });
+  const auto statuses = on_all(
+      world, [&](int rank) { return world[rank].register_memory(slabs.begin(rank), kSlab); });
+  ends.join();
+  for (const Status& status : statuses) CHECK(status.to_string() == Status().to_string());
+  gpu->forget_told();
+  compare(world, slabs, {call});
+  CHECK(was_told(*gpu, slabs.begin(0)));
+}
+
+TEST_CASE("Memory that was freed before it was unregistered is not registered anew, but goes on") {
+  const auto gpu = make_gpu();
+  gpu->keeps_places = true;
+  const Installed installed(gpu);
+  World world(gpu, 2, roomy_config());
+  REQUIRE(world.all_created());
+  Slabs slabs(world, *gpu);
+  require_registered(world, slabs);
+  for (int rank = 0; rank < 2; ++rank) gpu->renew(slabs.begin(rank) - kBefore);
+  for (const Status& status : on_all(world, [&](int rank) {
+         return world[rank].register_memory(slabs.begin(rank), kSlab);
+       })) {
+    INFO(status.to_string());
+    CHECK(status.code() == Code::kUnavailable);
+    CHECK(status.message().find("go through slots") != std::string::npos);
+  }
+  require_unregistered(world, slabs);
+  compare(world, slabs, {chosen_direct(world)});
+  require_registered(world, slabs);
+  compare(world, slabs, {chosen_direct(world)});
 }
 
 TEST_CASE("Using a registration that has ended on another rank is a mismatch") {
