@@ -191,6 +191,54 @@ TEST_CASE("A group's operations on the same buffers are one after the other") {
   CHECK((world[0].status().ok() && world[1].status().ok()));
 }
 
+TEST_CASE(
+    "Operations of a group that touch each other's buffers are launches one after the other") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const Installed installed(gpu);
+  World world(gpu, 2);
+  REQUIRE(world.all_created());
+  // Of four buffers: what the first operation reads and writes, and the second.
+  struct Case {
+    size_t in, out, then_in, then_out;
+    int launches;
+    const char* what;
+  };
+  for (const Case& each :
+       {Case{0, 1, 2, 3, 1, "nothing in common"}, Case{0, 1, 0, 3, 1, "both read the same"},
+        Case{0, 1, 1, 3, 2, "read after write"}, Case{0, 1, 2, 1, 2, "write after write"},
+        Case{0, 1, 2, 0, 2, "write after read"}}) {
+    INFO(each.what);
+    std::vector<int32_t> data[2];
+    for (int rank = 0; rank < 2; ++rank) {
+      for (int32_t buffer = 0; buffer < 4; ++buffer) {
+        data[rank].insert(data[rank].end(), 100, (buffer + 1) * (rank + 1));
+      }
+    }
+    std::vector<int32_t> wanted = {3, 6, 9, 12};  // their sums over both ranks
+    const int before = gpu->launches;
+    for (int rank = 0; rank < 2; ++rank) {
+      int32_t* const at = data[rank].data();
+      REQUIRE(world[rank].group_start().ok());
+      for (const auto& [in, out] :
+           {std::pair(each.in, each.out), std::pair(each.then_in, each.then_out)}) {
+        REQUIRE(world[rank]
+                    .all_reduce(at + 100 * in, at + 100 * out, 100, DataType::kInt32,
+                                ReduceOp::kSum, world.on_stream(rank))
+                    .ok());
+      }
+      REQUIRE(world[rank].group_end().ok());
+    }
+    world.synchronize();
+    CHECK(gpu->launches == before + 2 * each.launches);
+    const int32_t first = wanted[each.in];
+    const int32_t second = each.then_in == each.out ? 2 * first : wanted[each.then_in];
+    for (const auto& found : data) {
+      CHECK(found[100 * each.then_out + 99] == second);
+      if (each.then_out != each.out) CHECK(found[100 * each.out] == first);
+    }
+  }
+}
+
 TEST_CASE("A group of more operations than a launch takes is several launches") {
   const auto gpu = std::make_shared<FakeGpu>();
   const Installed installed(gpu);
