@@ -130,5 +130,38 @@ TEST_CASE("A window of memory that one rank has on no GPU goes through slots on 
   CHECK(gpu->alive() == 0);
 }
 
+// Ranks create their communicators at different addresses, and have to agree about the order.
+TEST_CASE("A group over several communicators is enqueued in the order of their first calls") {
+  const auto gpu = make_gpu();
+  {
+    const Installed installed(gpu);
+    ncclComm_t comms[2] = {};
+    const int device = 0;
+    for (ncclComm_t& comm : comms) REQUIRE(ncclCommInitAll(&comm, 1, &device) == ncclSuccess);
+    auto made = device_alloc(3 * sizeof(int32_t), device);
+    REQUIRE(made.ok());
+    auto* const memory = static_cast<int32_t*>(*made);
+    const Stream stream = *gpu->create_stream();
+    // The second reads what the first has written.
+    for (const int first : {0, 1}) {
+      const int32_t before[] = {7, 1, 2};
+      std::memcpy(memory, before, sizeof before);
+      REQUIRE(ncclGroupStart() == ncclSuccess);
+      for (const int i : {0, 1}) {
+        REQUIRE(ncclAllReduce(memory + i, memory + i + 1, 1, ncclInt32, ncclSum, comms[first ^ i],
+                              stream) == ncclSuccess);
+      }
+      REQUIRE(ncclGroupEnd() == ncclSuccess);
+      gpu->drain(stream);
+      CHECK(memory[1] == 7);
+      CHECK(memory[2] == 7);
+    }
+    for (const ncclComm_t comm : comms) CHECK(ncclCommDestroy(comm) == ncclSuccess);
+    CHECK(device_free(memory).ok());
+    CHECK(gpu->destroy_stream(stream).ok());
+  }
+  CHECK(gpu->alive() == 0);
+}
+
 }  // namespace
 }  // namespace rondo::device::test
