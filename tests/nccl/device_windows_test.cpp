@@ -130,6 +130,25 @@ TEST_CASE("A window of memory that one rank has on no GPU goes through slots on 
   CHECK(gpu->alive() == 0);
 }
 
+TEST_CASE("A window on GPUs can be given up after ncclCommFinalize") {
+  const auto gpu = make_gpu();
+  {
+    const Installed installed(gpu);
+    WindowedRanks ranks(*gpu);
+    ncclWindow_t windows[kRanks] = {};
+    ranks.on_every_rank([&](int r) {
+      return ncclCommWindowRegister(ranks.comms[r], ranks.memory[r], kBytes, &windows[r], 0);
+    });
+    CHECK(ranks.sum() == kRanks);
+    for (int r = 0; r < kRanks; ++r) {
+      REQUIRE(ncclCommFinalize(ranks.comms[r]) == ncclSuccess);
+      CHECK(ncclCommWindowDeregister(ranks.comms[r], windows[r]) == ncclSuccess);
+      CHECK(ncclCommWindowDeregister(ranks.comms[r], windows[r]) == ncclInvalidArgument);
+    }
+  }
+  CHECK(gpu->alive() == 0);
+}
+
 // Ranks create their communicators at different addresses, and have to agree about the order.
 TEST_CASE("A group over several communicators is enqueued in the order of their first calls") {
   const auto gpu = make_gpu();
