@@ -66,6 +66,8 @@ struct ncclComm {
     const std::lock_guard lock(calls);
     return communicator_ ? body(*communicator_) : rondo::Status();
   }
+  /// Whether nothing of this rank is under way. REQUIRES: `calls` is held.
+  bool is_idle() const { return !communicator_ || communicator_->is_idle(); }
   /// Fails the calls of every rank. Without `calls`.
   void abort(const std::string& reason);
   /// Leaves the communicator. REQUIRES: `calls` is held.

@@ -1,8 +1,10 @@
-// Windows on GPUs, over the stand-in of tests/comm/device: ranks that count as processes of their own
-// reach each other's buffers in place once every rank has registered its own, and not before or after.
+// Communicators on GPUs, over the stand-in of tests/comm/device. Windows: ranks that count as processes
+// of their own reach each other's buffers in place once every rank has registered its own, and not
+// before or after. Groups over several communicators; abort.
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -145,6 +147,43 @@ TEST_CASE("A window on GPUs can be given up after ncclCommFinalize") {
       CHECK(ncclCommWindowDeregister(ranks.comms[r], windows[r]) == ncclSuccess);
       CHECK(ncclCommWindowDeregister(ranks.comms[r], windows[r]) == ncclInvalidArgument);
     }
+  }
+  CHECK(gpu->alive() == 0);
+}
+
+TEST_CASE("ncclCommAbort on GPUs is local to a rank whose kernels have ended") {
+  const auto gpu = make_gpu();
+  {
+    const Installed installed(gpu);
+    WindowedRanks ranks(*gpu);
+    CHECK(ranks.sum() == 0);
+    const auto error_of_rank_1 = [&] {
+      ncclResult_t error = ncclInternalError;
+      CHECK(ncclCommGetAsyncError(ranks.comms[1], &error) == ncclSuccess);
+      return error;
+    };
+    const auto call = [&](int r) {
+      return ncclAllReduce(ranks.memory[r], ranks.memory[r], kCount, ncclInt32, ncclSum,
+                           ranks.comms[r], ranks.streams[r]);
+    };
+    bool had_left = true;
+    SECTION("they have") {
+      REQUIRE(ncclCommAbort(ranks.comms[0]) == ncclSuccess);
+      CHECK(error_of_rank_1() == ncclSuccess);
+      REQUIRE(call(1) == ncclSuccess);  // for which it needs rank 0
+    }
+    SECTION("one waits for rank 1") {
+      REQUIRE(call(0) == ncclSuccess);
+      REQUIRE(ncclCommAbort(ranks.comms[0]) == ncclSuccess);
+      had_left = false;
+    }
+    ranks.comms[0] = nullptr;
+    ncclResult_t error = ncclSuccess;
+    while ((error = error_of_rank_1()) == ncclSuccess) std::this_thread::yield();
+    CHECK(error == ncclRemoteError);
+    const std::string_view said = ncclGetLastError(ranks.comms[1]);
+    CHECK(said.find("rank 0") != std::string_view::npos);
+    CHECK((said.find("called ncclCommAbort") == std::string_view::npos) == had_left);
   }
   CHECK(gpu->alive() == 0);
 }
