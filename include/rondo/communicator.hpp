@@ -534,11 +534,9 @@ class Communicator {
   /// failure. Blocks at most until their deadlines. Not in a group; a device's streams are not
   /// waited for.
   Status finish();
-  /// Whether nothing of this rank is under way: no asynchronous call, and on a device no kernel. False
-  /// once graphs hold calls, since nobody tells when they are replayed. Does not wait.
+  /// Whether no asynchronous call, and on a device no kernel, is under way. False once graphs hold calls.
   bool is_idle() const;
-  /// Makes every pending and later call, on every rank, return kAborted with this reason. Any
-  /// thread may call it.
+  /// Makes every pending and later call, on every rank, return kAborted with this reason. Any thread.
   void abort(const std::string& reason);
   /// The first failure, or ok. On a device it first checks kernels' reports and CUDA's errors, and
   /// looks for ranks that have ended: call it in a loop that waits for a stream.
