@@ -1,6 +1,6 @@
 // Communicators on GPUs, over the stand-in of tests/comm/device. Windows: ranks that count as processes
 // of their own reach each other's buffers in place once every rank has registered its own, and not
-// before or after. Groups over several communicators; abort.
+// before or after. Groups over several communicators; abort; how many communicators fit a GPU.
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -184,6 +184,27 @@ TEST_CASE("ncclCommAbort on GPUs is local to a rank whose kernels have ended") {
     const std::string_view said = ncclGetLastError(ranks.comms[1]);
     CHECK(said.find("rank 0") != std::string_view::npos);
     CHECK((said.find("called ncclCommAbort") == std::string_view::npos) == had_left);
+  }
+  CHECK(gpu->alive() == 0);
+}
+
+// As many as docs/nccl.md says of a GPU with 132 multiprocessors.
+TEST_CASE("A communicator for which a GPU has no places left is refused, until one is destroyed") {
+  const auto gpu = std::make_shared<FakeGpu>(1, 132);
+  {
+    const Installed installed(gpu);
+    const int device = 0;
+    std::vector<ncclComm_t> comms;
+    ncclComm_t made = nullptr;
+    ncclResult_t result = ncclSuccess;
+    while ((result = ncclCommInitAll(&made, 1, &device)) == ncclSuccess) comms.push_back(made);
+    CHECK(result == ncclInvalidUsage);
+    CHECK(comms.size() == 25);
+    CHECK(std::string_view(ncclGetLastError(nullptr)).find("Destroy a communicator first") !=
+          std::string_view::npos);
+    CHECK(ncclCommDestroy(comms.back()) == ncclSuccess);
+    CHECK(ncclCommInitAll(&comms.back(), 1, &device) == ncclSuccess);
+    for (const ncclComm_t comm : comms) CHECK(ncclCommDestroy(comm) == ncclSuccess);
   }
   CHECK(gpu->alive() == 0);
 }
