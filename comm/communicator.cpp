@@ -381,6 +381,7 @@ Status Communicator::status() const {
 Status Communicator::finish() {
   return base::guarded([this] { return impl_->finish(); });
 }
+bool Communicator::is_idle() const { return impl_->is_idle(); }
 void Communicator::abort(const std::string& reason) { impl_->abort(reason); }
 Stats Communicator::stats() const { return impl_->stats(); }
 std::string Communicator::flight_record() const {

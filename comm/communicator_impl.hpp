@@ -130,6 +130,7 @@ class Communicator::Impl {
   int device() const { return config_.device; }
   Status status() const;
   Status finish();
+  bool is_idle() const { return !is_queued() && (!device_ || device_->has_ended()); }
   void abort(const std::string& reason);
   /// Raises the error, and ends all waits. Any thread.
   void fail(const Status& error);

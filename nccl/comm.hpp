@@ -45,7 +45,7 @@ struct ncclComm {
   void await() const { creating_.wait(true, std::memory_order_acquire); }
   bool is_creating() const { return creating_.load(std::memory_order_acquire); }
 
-  /// Why it cannot be used: it failed, or is not there yet. Cheap.
+  /// Why it cannot be used: it failed, or is not there yet, or no longer. Cheap.
   rondo::Status check(const char* call) const;
   /// The first failure, of creation or later; ok of one that was revoked by this rank. Cheap.
   rondo::Status failure() const;
@@ -59,6 +59,15 @@ struct ncclComm {
     RONDO_TRY(check(call));
     return body(communicator());
   }
+  /// body(communicator()), which returns a Status, also of one that was finalized; ok without a call
+  /// if it is not there, or no longer.
+  template <class Body>
+  rondo::Status use_if_there(const Body& body) {
+    const std::lock_guard lock(calls);
+    return communicator_ ? body(*communicator_) : rondo::Status();
+  }
+  /// Whether nothing of this rank is under way. REQUIRES: `calls` is held.
+  bool is_idle() const { return !communicator_ || communicator_->is_idle(); }
   /// Fails the calls of every rank. Without `calls`.
   void abort(const std::string& reason);
   /// Leaves the communicator. REQUIRES: `calls` is held.

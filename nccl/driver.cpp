@@ -23,6 +23,8 @@ struct DriverCalls {
   int (*set_context)(void*) = nullptr;
   int (*device_of_context)(int*) = nullptr;
   int (*primary_context)(void**, int) = nullptr;
+  int (*push_context)(void*) = nullptr;
+  int (*pop_context)(void**) = nullptr;
   int (*allocate)(uint64_t*, size_t) = nullptr;
   int (*free)(uint64_t) = nullptr;
   int (*allocate_host)(void**, size_t, unsigned) = nullptr;
@@ -48,6 +50,8 @@ struct DriverCalls {
     find("cuCtxSetCurrent", set_context);
     find("cuCtxGetDevice", device_of_context);
     find("cuDevicePrimaryCtxRetain", primary_context);
+    find("cuCtxPushCurrent_v2", push_context);
+    find("cuCtxPopCurrent_v2", pop_context);
     find("cuMemAlloc_v2", allocate);
     find("cuMemFree_v2", free);
     find("cuMemcpyDtoHAsync_v2", copy);
@@ -95,6 +99,24 @@ Result<const DriverCalls*> calls_in_context() {
   return it;
 }
 
+/// The thread's context is this one until the end, then its own again.
+class ContextScope {
+ public:
+  ContextScope(const DriverCalls& calls, void* context)
+      : calls_(calls), status_(calls.check(calls.push_context(context), "cuCtxPushCurrent")) {}
+  ~ContextScope() {
+    void* context = nullptr;
+    if (status_.ok()) (void)calls_.pop_context(&context);
+  }
+  ContextScope(const ContextScope&) = delete;
+  ContextScope& operator=(const ContextScope&) = delete;
+  const Status& status() const { return status_; }
+
+ private:
+  const DriverCalls& calls_;
+  Status status_;
+};
+
 }  // namespace
 
 Result<int> current_device() {
@@ -125,26 +147,33 @@ Status free(void* pointer) {
   return it->check(it->free(reinterpret_cast<uint64_t>(pointer)), "cuMemFree");
 }
 
-Result<std::unique_ptr<ScalarReader>> ScalarReader::make() {
+Result<std::unique_ptr<ScalarReader>> ScalarReader::make(int device) {
   constexpr size_t kBytes = 64;
   constexpr unsigned kPortable = 1, kNoTiming = 2;  // memory for all contexts; an event for order
-  const DriverCalls* it = RONDO_TRY(calls_in_context());
+  const DriverCalls* it = RONDO_TRY(calls());
   std::unique_ptr<ScalarReader> made(new ScalarReader);
+  // Held until the process ends, as the communicator's own.
+  RONDO_TRY(it->check(it->primary_context(&made->context_, device), "cuDevicePrimaryCtxRetain"));
+  const ContextScope scope(*it, made->context_);
+  RONDO_TRY(scope.status());
   RONDO_TRY(it->check(it->allocate_host(&made->pinned_, kBytes, kPortable), "cuMemHostAlloc"));
   RONDO_TRY(it->check(it->create_event(&made->event_, kNoTiming), "cuEventCreate"));
   return made;
 }
 
 ScalarReader::~ScalarReader() {
-  const Result<const DriverCalls*> it = calls_in_context();
-  if (!it.ok()) return;
+  const Result<const DriverCalls*> it = calls();
+  if (!it.ok() || context_ == nullptr) return;
+  const ContextScope scope(**it, context_);
   if (event_ != nullptr) (void)(*it)->destroy_event(event_);
   if (pinned_ != nullptr) (void)(*it)->free_host(pinned_);
 }
 
 Status ScalarReader::read(void* into, const void* from, size_t bytes, void* stream) {
   constexpr int kNotReady = 600;  // CUDA_ERROR_NOT_READY
-  const DriverCalls* it = RONDO_TRY(calls_in_context());
+  const DriverCalls* it = RONDO_TRY(calls());
+  const ContextScope scope(*it, context_);
+  RONDO_TRY(scope.status());
   int captured = 0;
   RONDO_TRY(it->check(it->is_capturing(stream, &captured), "cuStreamIsCapturing"));
   if (captured != 0) {

@@ -19,7 +19,8 @@ Status free(void* pointer);
 /// time.
 class ScalarReader {
  public:
-  static Result<std::unique_ptr<ScalarReader>> make();
+  /// For streams of that device, whatever the calling thread's is.
+  static Result<std::unique_ptr<ScalarReader>> make(int device);
   ~ScalarReader();
   ScalarReader(const ScalarReader&) = delete;
   ScalarReader& operator=(const ScalarReader&) = delete;
@@ -31,6 +32,7 @@ class ScalarReader {
  private:
   ScalarReader() = default;
 
+  void* context_ = nullptr;
   void* pinned_ = nullptr;
   void* event_ = nullptr;
 };

@@ -7,13 +7,14 @@
 namespace rondo::nccl {
 namespace {
 
-/// In host memory a rank that is in no call leaves quietly, as NCCL's abort is local: peers that need
-/// it learn that it has left. Otherwise its own calls, or kernels, have to be ended first.
+/// A rank with no call and no kernel under way leaves quietly, as NCCL's abort is local, and PyTorch
+/// aborts where a program ends without destroying its groups: peers that need the rank learn that it
+/// has left. Otherwise its own calls, or kernels, have to be ended first.
 Status abort(const Comm& comm) {
   retract(comm);
   if (comm->is_creating()) return {};  // the thread that creates it drops it
   std::unique_lock lock(comm->calls, std::try_to_lock);
-  if (!lock || comm->device >= 0) {
+  if (!lock || !comm->is_idle()) {
     comm->abort("rank " + std::to_string(comm->rank) + " called ncclCommAbort");
     if (!lock) lock.lock();
   }

@@ -80,7 +80,7 @@ Result<RegisteredBuffer*> known(const char* call, ncclComm_t comm, void* handle)
   return refuse(std::string(call) + ": there is no such registration with this communicator");
 }
 
-/// The communicator may be gone; its registrations are not.
+/// The communicator may be gone, or finalized, as PyTorch's are; its registrations are not.
 Status remove(const char* call, ncclComm_t comm, void* handle) {
   RegisteredBuffer it;
   {
@@ -90,7 +90,8 @@ Status remove(const char* call, ncclComm_t comm, void* handle) {
   }
   if (it.with_ranks) {
     if (const auto there = find(comm, call); there.ok()) {
-      return (*there)->use(call, [&](Communicator& c) { return c.unregister_memory(it.buffer); });
+      return (*there)->use_if_there(
+          [&](Communicator& c) { return c.unregister_memory(it.buffer); });
     }
     return {};
   }

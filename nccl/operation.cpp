@@ -2,6 +2,7 @@
 #include "nccl/operation.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 
 namespace rondo::nccl {
@@ -68,16 +69,28 @@ struct CommPart {
   Communicator& communicator() const { return comm->communicator(); }
 };
 
+/// In the order of each communicator's first call, which is the same on all ranks, as NCCL demands:
+/// on a stream that several share, ranks with different orders would wait for each other.
 std::vector<CommPart> parts_of(std::span<const NcclCall> operations) {
-  std::map<ncclComm*, CommPart> parts;  // in the order of addresses, in which they are locked
+  std::vector<CommPart> parts;
+  std::map<const ncclComm*, size_t> places;
   for (const NcclCall& operation : operations) {
-    CommPart& part = parts[operation.comm.get()];
-    part.comm = operation.comm.get();
-    part.operations.push_back(&operation);
+    const auto [place, is_first] = places.emplace(operation.comm.get(), parts.size());
+    if (is_first) parts.push_back({operation.comm.get(), {}});
+    parts[place->second].operations.push_back(&operation);
   }
-  std::vector<CommPart> all;
-  for (auto& [comm, part] : parts) all.push_back(std::move(part));
-  return all;
+  return parts;
+}
+
+/// In the order of addresses: threads with groups over the same communicators do not wait for each
+/// other.
+std::vector<std::unique_lock<std::mutex>> lock(std::span<const CommPart> parts) {
+  std::vector<ncclComm*> comms;
+  for (const CommPart& part : parts) comms.push_back(part.comm);
+  std::sort(comms.begin(), comms.end(), std::less<>());
+  std::vector<std::unique_lock<std::mutex>> locks;
+  for (ncclComm* comm : comms) locks.emplace_back(comm->calls);
+  return locks;
 }
 
 /// rondo's group has one stream: a part of several is as many groups as its stream changes.
@@ -133,9 +146,8 @@ Status run(const NcclCall& operation) {
 
 Status run(std::span<const NcclCall> operations) {
   const std::vector<CommPart> parts = parts_of(operations);
-  std::vector<std::unique_lock<std::mutex>> locks;
+  const auto locks = lock(parts);
   for (const CommPart& part : parts) {
-    locks.emplace_back(part.comm->calls);
     RONDO_TRY(part.comm->check(part.operations.front()->call));
   }
   if (parts.empty()) return {};

@@ -145,7 +145,7 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataTyp
     }
     const std::lock_guard lock(found->calls);
     if (made.device_scalar != nullptr && found->device >= 0 && !found->reader) {
-      found->reader = RONDO_TRY(driver::ScalarReader::make());
+      found->reader = RONDO_TRY(driver::ScalarReader::make(found->device));
     }
     auto& all = found->operators;
     auto place = std::find(all.begin(), all.end(), std::nullopt);

@@ -98,6 +98,8 @@ class DeviceRunner {
   /// The communicator's error, one that kernels have reported included, which is raised on the
   /// board. `thorough`: also asks CUDA, and looks for ended processes. Any thread.
   Status check(bool thorough);
+  /// Whether all kernels have, for certain: nobody tells of those in graphs.
+  bool has_ended() const;
   /// Ends the waits of all ranks' kernels. Any thread.
   void abort() const { memory_->raise_aborts(); }
   uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }

@@ -133,6 +133,13 @@ Result<bool> DeviceRunner::is_idle() const {
   return cuda_.has_happened(launched_);
 }
 
+bool DeviceRunner::has_ended() const {
+  if (has_captured_.load(std::memory_order_relaxed)) return false;
+  if (!has_launched_.load(std::memory_order_relaxed)) return true;
+  const Result<bool> idle = is_idle();
+  return idle.ok() && *idle;
+}
+
 bool DeviceRunner::await_idle(int64_t longest_ns, bool despite_errors, DeviceWait* device) const {
   const int64_t began = base::now_ns();
   while (true) {

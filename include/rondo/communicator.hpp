@@ -535,8 +535,9 @@ class Communicator {
   /// failure. Blocks at most until their deadlines. Not in a group; a device's streams are not
   /// waited for.
   Status finish();
-  /// Makes every pending and later call, on every rank, return kAborted with this reason. Any
-  /// thread may call it.
+  /// Whether no asynchronous call, and on a device no kernel, is under way. False once graphs hold calls.
+  bool is_idle() const;
+  /// Makes every pending and later call, on every rank, return kAborted with this reason. Any thread.
   void abort(const std::string& reason);
   /// The first failure, or ok. On a device it first checks kernels' reports and CUDA's errors, and
   /// looks for ranks that have ended: call it in a loop that waits for a stream.

@@ -1,8 +1,10 @@
-// Windows on GPUs, over the stand-in of tests/comm/device: ranks that count as processes of their own
-// reach each other's buffers in place once every rank has registered its own, and not before or after.
+// Communicators on GPUs, over the stand-in of tests/comm/device. Windows: ranks that count as processes
+// of their own reach each other's buffers in place once every rank has registered its own, and not
+// before or after. Groups over several communicators; abort; how many communicators fit a GPU.
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -126,6 +128,116 @@ TEST_CASE("A window of memory that one rank has on no GPU goes through slots on 
     for (int r = 0; r < kRanks; ++r) {
       CHECK(ncclCommWindowDeregister(ranks.comms[r], windows[r]) == ncclSuccess);
     }
+  }
+  CHECK(gpu->alive() == 0);
+}
+
+TEST_CASE("A window on GPUs can be given up after ncclCommFinalize") {
+  const auto gpu = make_gpu();
+  {
+    const Installed installed(gpu);
+    WindowedRanks ranks(*gpu);
+    ncclWindow_t windows[kRanks] = {};
+    ranks.on_every_rank([&](int r) {
+      return ncclCommWindowRegister(ranks.comms[r], ranks.memory[r], kBytes, &windows[r], 0);
+    });
+    CHECK(ranks.sum() == kRanks);
+    for (int r = 0; r < kRanks; ++r) {
+      REQUIRE(ncclCommFinalize(ranks.comms[r]) == ncclSuccess);
+      CHECK(ncclCommWindowDeregister(ranks.comms[r], windows[r]) == ncclSuccess);
+      CHECK(ncclCommWindowDeregister(ranks.comms[r], windows[r]) == ncclInvalidArgument);
+    }
+  }
+  CHECK(gpu->alive() == 0);
+}
+
+TEST_CASE("ncclCommAbort on GPUs is local to a rank whose kernels have ended") {
+  const auto gpu = make_gpu();
+  {
+    const Installed installed(gpu);
+    WindowedRanks ranks(*gpu);
+    CHECK(ranks.sum() == 0);
+    const auto error_of_rank_1 = [&] {
+      ncclResult_t error = ncclInternalError;
+      CHECK(ncclCommGetAsyncError(ranks.comms[1], &error) == ncclSuccess);
+      return error;
+    };
+    const auto call = [&](int r) {
+      return ncclAllReduce(ranks.memory[r], ranks.memory[r], kCount, ncclInt32, ncclSum,
+                           ranks.comms[r], ranks.streams[r]);
+    };
+    bool had_left = true;
+    SECTION("they have") {
+      REQUIRE(ncclCommAbort(ranks.comms[0]) == ncclSuccess);
+      CHECK(error_of_rank_1() == ncclSuccess);
+      REQUIRE(call(1) == ncclSuccess);  // for which it needs rank 0
+    }
+    SECTION("one waits for rank 1") {
+      REQUIRE(call(0) == ncclSuccess);
+      REQUIRE(ncclCommAbort(ranks.comms[0]) == ncclSuccess);
+      had_left = false;
+    }
+    ranks.comms[0] = nullptr;
+    ncclResult_t error = ncclSuccess;
+    while ((error = error_of_rank_1()) == ncclSuccess) std::this_thread::yield();
+    CHECK(error == ncclRemoteError);
+    const std::string_view said = ncclGetLastError(ranks.comms[1]);
+    CHECK(said.find("rank 0") != std::string_view::npos);
+    CHECK((said.find("called ncclCommAbort") == std::string_view::npos) == had_left);
+  }
+  CHECK(gpu->alive() == 0);
+}
+
+// As many as docs/nccl.md says of a GPU with 132 multiprocessors.
+TEST_CASE("A communicator for which a GPU has no places left is refused, until one is destroyed") {
+  const auto gpu = std::make_shared<FakeGpu>(1, 132);
+  {
+    const Installed installed(gpu);
+    const int device = 0;
+    std::vector<ncclComm_t> comms;
+    ncclComm_t made = nullptr;
+    ncclResult_t result = ncclSuccess;
+    while ((result = ncclCommInitAll(&made, 1, &device)) == ncclSuccess) comms.push_back(made);
+    CHECK(result == ncclInvalidUsage);
+    CHECK(comms.size() == 25);
+    CHECK(std::string_view(ncclGetLastError(nullptr)).find("Destroy a communicator first") !=
+          std::string_view::npos);
+    CHECK(ncclCommDestroy(comms.back()) == ncclSuccess);
+    CHECK(ncclCommInitAll(&comms.back(), 1, &device) == ncclSuccess);
+    for (const ncclComm_t comm : comms) CHECK(ncclCommDestroy(comm) == ncclSuccess);
+  }
+  CHECK(gpu->alive() == 0);
+}
+
+// Ranks create their communicators at different addresses, and have to agree about the order.
+TEST_CASE("A group over several communicators is enqueued in the order of their first calls") {
+  const auto gpu = make_gpu();
+  {
+    const Installed installed(gpu);
+    ncclComm_t comms[2] = {};
+    const int device = 0;
+    for (ncclComm_t& comm : comms) REQUIRE(ncclCommInitAll(&comm, 1, &device) == ncclSuccess);
+    auto made = device_alloc(3 * sizeof(int32_t), device);
+    REQUIRE(made.ok());
+    auto* const memory = static_cast<int32_t*>(*made);
+    const Stream stream = *gpu->create_stream();
+    // The second reads what the first has written.
+    for (const int first : {0, 1}) {
+      const int32_t before[] = {7, 1, 2};
+      std::memcpy(memory, before, sizeof before);
+      REQUIRE(ncclGroupStart() == ncclSuccess);
+      for (const int i : {0, 1}) {
+        REQUIRE(ncclAllReduce(memory + i, memory + i + 1, 1, ncclInt32, ncclSum, comms[first ^ i],
+                              stream) == ncclSuccess);
+      }
+      REQUIRE(ncclGroupEnd() == ncclSuccess);
+      gpu->drain(stream);
+      CHECK(memory[1] == 7);
+      CHECK(memory[2] == 7);
+    }
+    for (const ncclComm_t comm : comms) CHECK(ncclCommDestroy(comm) == ncclSuccess);
+    CHECK(device_free(memory).ok());
+    CHECK(gpu->destroy_stream(stream).ok());
   }
   CHECK(gpu->alive() == 0);
 }

@@ -7,11 +7,12 @@
 
 namespace rondo::nccl {
 
+// Of the second device, though this thread's is the first.
 TEST_CASE("a scalar in device memory is read when its stream has come so far, never in a capture") {
   const double scalar = 2.5;
   double got = 0;
   void* const stream = reinterpret_cast<void*>(3);  // NOLINT: a number, which is asked so often
-  const auto reader = driver::ScalarReader::make();
+  auto reader = driver::ScalarReader::make(1);
   REQUIRE(reader.ok());
   REQUIRE((*reader)->read(&got, &scalar, sizeof got, stream).ok());
   CHECK(got == 2.5);
@@ -24,6 +25,12 @@ TEST_CASE("a scalar in device memory is read when its stream has come so far, ne
   CHECK(refused.code() == Code::kInvalidArgument);
   CHECK(refused.message().find("ncclScalarHostImmediate") != std::string::npos);
   CHECK(*static_cast<int*>(dlsym(standin, "driver_asked")) == 3);
+
+  reader->reset();
+  CHECK(*static_cast<int*>(dlsym(standin, "driver_ended_well")) == 1);
+  const auto device = driver::current_device();
+  REQUIRE(device.ok());
+  CHECK(*device == 0);
 }
 
 }  // namespace rondo::nccl

@@ -83,7 +83,7 @@ TEST_CASE("Blocks that would wait for each other for ever are refused, with what
   CHECK(refused.message().find("ranks 0, 1, 2 share") != std::string::npos);
   CHECK(refused.message().find("at most 3 channels") != std::string::npos);
   const std::vector<DevicePlace> crowd(11, place(1, 0));
-  CHECK(check_residency(crowd, 1, 1).message().find("fewer ranks") != std::string::npos);
+  CHECK(check_residency(crowd, 1, 1).message().find("Use fewer ranks") != std::string::npos);
   CHECK(check_residency({}, 4, 1).ok());
 }
 
@@ -98,6 +98,10 @@ TEST_CASE("Blocks of a process's other communicators take places too") {
   places[2].elsewhere = 1;
   CHECK(check_residency(places, 2, 1).message().find("other communicators may take 5") !=
         std::string::npos);
+  places[2].elsewhere = 5;  // of 9 for 3 ranks
+  CHECK(check_residency(places, 1, 1).message().find("Destroy a communicator first") !=
+        std::string::npos);
+  places[2].elsewhere = 1;
   CHECK(modest_channels(places, 1, 8) == 1);
   CHECK(modest_channels(places, 8, 8) == 6);  // a quarter of 75 is for three ranks
   CHECK(modest_channels(places, 80, 8) == 8);

@@ -48,9 +48,10 @@ Status check_residency(std::span<const DevicePlace> places, int channels, int bl
             std::to_string(all) + " at a time" +
             (room < all ? ", of which other communicators may take " + std::to_string(all - room)
                         : std::string()) +
-            ": they would wait for each other for ever. Use " +
-            (room >= ranks ? "at most " + std::to_string(room / ranks) + " channels"
-                           : std::string("fewer ranks or communicators")) +
+            ": they would wait for each other for ever. " +
+            (room >= ranks ? "Use at most " + std::to_string(room / ranks) + " channels"
+             : room < all  ? std::string("Destroy a communicator first, or use fewer ranks")
+                           : std::string("Use fewer ranks")) +
             ", or more GPUs"};
   }
   return {};
