@@ -38,7 +38,14 @@ json() { while [ $# -gt 1 ]; do if [ "$1" = --json ]; then cat >"$2"; fi; shift;
 TOOLS = {
     "nvidia-smi": 'if [ -e "$STUBS/no-gpu" ]; then echo "No devices were found"; exit 6; fi\n'
                   'for _ in $(cat "$STUBS/gpus" 2>/dev/null || echo 1); do echo "Stub GPU 9000, 580.1, $(cat "$STUBS/memory" 2>/dev/null || echo 81920), 9.0"; done',
-    "nvidia-cuda-mps-control": 'behave mps "$@" "$CUDA_MPS_PIPE_DIRECTORY" "$([ "$1" = -d ] || cat)"',
+    # `deaf`: a daemon that keeps its output open, and does not quit; `mute`: nothing ends.
+    "nvidia-cuda-mps-control": """
+case "$1 $(cat "$STUBS/mps" 2>/dev/null)" in
+  "-d deaf") setsid sleep 1000 & echo $! >"$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid"; echo $! >"$STUBS/pids" ;;
+  *deaf|*mute) exec sleep 1000 ;;
+esac
+behave mps "$@" "$CUDA_MPS_PIPE_DIRECTORY" "$(cat)"
+""",
     "nvcc": 'echo "Cuda compilation tools, release 13.0, V13.0.88"',
     "compute-sanitizer": "behave compute-sanitizer; exec true",
     # Where libraries are; empty: the program has none.
@@ -389,13 +396,34 @@ See also "CMakeOutput.log".
         self.assertEqual(self.check(), 0, self.output)
         self.assertRegex(self.stage("perf-2-processes")["command"], "^env CUDA_MPS_PIPE_DIRECTORY=mps CUDA_MPS_LOG_DIRECTORY=mps .*/rondo-perf all_reduce")
         calls = [line for line in (self.stubs / "calls").read_text().splitlines() if line.startswith("mps ")]
-        self.assertEqual([re.sub(r" /\S*/mps", "", call).split() for call in calls], [["mps", "-d"], ["mps", "quit"]])
+        self.assertEqual([re.sub(r" /\S*/mps", "", call).split() for call in calls], [["mps", "-d"], ["mps", "quit", "-t", "5"]])
         self.assertNotIn("MPS", self.stage("perf-2-processes-all_gather")["command"])
 
     def test_without_mps_they_take_turns(self):
         self.assertEqual(self.check(mps="fails"), 0, self.output)
         self.assertEqual((self.stage("mps")["state"], self.stage("mps")["reason"]), ("skipped", "nvidia-cuda-mps-control -d failed"))
         self.assertNotIn("MPS", self.stage("perf-2-processes")["command"])
+
+    def test_an_mps_daemon_that_does_not_quit_is_killed_and_the_rest_goes_on(self):
+        self.assertEqual(self.check(mps="deaf"), 0, self.output)
+        states = self.states()
+        self.assertEqual([states[name] for name in ("mps", "perf-2-processes", "perf-types")], ["passed"] * 3)
+        self.assertTrue(self.report["complete"])
+        self.check_ended()
+
+    def test_an_mps_control_that_does_not_end_costs_only_mps(self):
+        self.assertEqual(self.check(mps="mute"), 0, self.output)
+        self.assertEqual(self.stage("mps")["reason"], "nvidia-cuda-mps-control -d failed")
+        self.assertEqual(self.states()["perf-types"], "passed")
+
+    def test_after_a_client_of_mps_that_hung_no_other_uses_its_server(self):
+        program = self.stubs / "programs/rondo-perf"
+        write_program(program, 'case "$*" in *"--ranks 2 "*" 2M "*) sleep 1000 ;; esac\n' + program.read_text())
+        self.assertEqual(self.check("--limit", "perf-2-processes=1"), 1)
+        self.assertEqual(self.stage("perf-2-processes")["state"], "hung")
+        self.assertEqual(self.stage("perf-2-processes-large")["state"], "skipped")
+        self.assertIn("perf-2-processes hung as a client of MPS", self.stage("perf-2-processes-large")["reason"])
+        self.assertEqual(self.states()["perf-2-processes-all_gather"], "passed")
 
     def test_a_failure_is_reported_and_the_rest_goes_on(self):
         self.assertEqual(self.check(one_test="fails", engine="fails"), 1)
