@@ -49,7 +49,8 @@ behave mps "$@" "$CUDA_MPS_PIPE_DIRECTORY" "$(cat)"
     "nvcc": 'echo "Cuda compilation tools, release 13.0, V13.0.88"',
     "compute-sanitizer": "behave compute-sanitizer; exec true",
     # Where libraries are; empty: the program has none.
-    "ldd": 'case $1 in */two_test|*/rondo-perf-nccl) cat "$STUBS/libraries" 2>/dev/null ;; *) exit 1 ;; esac',
+    "ldd": 'case $1 in */two_test|*/rondo-perf-nccl) cat "$STUBS/libraries" 2>/dev/null ;; */libucp.so.0) cat "$STUBS/libraries-of-ucx" ;; *) exit 1 ;; esac',
+    "ldconfig": 'cat "$STUBS/ldconfig" 2>/dev/null',
     # Configuring makes the folder; --target help names what can be built; building puts the programs there.
     "cmake": """
 case "$*" in
@@ -115,7 +116,7 @@ class GpuCheck(unittest.TestCase):
 
     def start(self, *words):
         environment = {**os.environ, "PATH": f"{self.stubs / 'bin'}:{os.environ['PATH']}", "STUBS": str(self.stubs), "SOURCE": str(SOURCE),
-                       "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(self.work / "site")}
+                       "RONDO_UCX": "", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(self.work / "site")}
         source = [] if "--pack" in words or "--prebuilt" in words else [self.work / "deps"]
         return subprocess.Popen([SOURCE / "scripts/gpu-check", *source, "--out", self.work / "out", "--build-dir",
                                  self.work / "build", *([] if "--prebuilt" in words else ["--commit", "abc"]), *words], env=environment, text=True,
@@ -261,6 +262,31 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(self.finish(self.start("--prebuilt", archive)), 0, self.output)
         self.assertEqual(self.stage("test-two_test")["reason"], "two_test needs libnccl.so.2, which is not here")
         self.assertEqual(self.states()["test-one_test"], "passed")
+
+    def test_ucx_is_carried_along(self):
+        for name in ("libucp.so.0", "libuct.so.0"):
+            (self.stubs / name).write_text("a library")
+        (self.stubs / "ldconfig").write_text(f"2 libs found\n\tlibucp.so.0 (libc6,x86-64) => {self.stubs / 'libucp.so.0'}\n")
+        (self.stubs / "libraries-of-ucx").write_text(f"\tlibuct.so.0 => {self.stubs / 'libuct.so.0'} (0x1)\n\tlibc.so.6 => /lib/libc.so.6 (0x2)\n")
+        write_program(self.stubs / "programs/one_test", 'cat "$RONDO_UCX" "${RONDO_UCX%/*}/libuct.so.0" >"$STUBS/ucx"')
+        archive = self.pack()
+        with tarfile.open(archive) as tar:
+            self.assertEqual([name for name in tar.getnames() if name.startswith("lib/")], ["lib/libucp.so.0", "lib/libuct.so.0"])
+        self.assertEqual(self.finish(self.start("--prebuilt", archive)), 0, self.output)
+        self.assertEqual((self.stubs / "ucx").read_text(), "a librarya library")
+
+    def test_cases_that_were_not_tested_are_named(self):
+        words = "a_test.cpp:213: warning:\n  not tested: unavailable: cannot load UCX,\n  which carries messages\n\n=====\nAll tests passed"
+        write_program(self.stubs / "programs/one_test", f"echo '{words}'")
+        self.assertEqual(self.finish(self.start("--prebuilt", self.pack())), 0, self.output)
+        self.assertEqual((self.stage("test-one_test")["state"], self.stage("test-one_test")["reason"]),
+                         ("skipped", "in part not tested: unavailable: cannot load UCX, which carries messages"))
+
+    def test_cases_that_ctest_ran_and_that_were_not_tested_are_named(self):
+        (self.stubs / "words").write_text("7: warning:\n7:   not tested: no\n7:   UCX\n7: \n7: ===\n1/1 Test #7: one_test ... Passed\n")
+        write_program(self.stubs / "bin/ctest", TOOLS["ctest"].replace("behave one_test", 'cat "$STUBS/words"'))
+        self.assertEqual(self.check(), 0, self.output)
+        self.assertEqual(self.stage("test-one_test")["reason"], "in part not tested: no UCX")
 
     def test_cublaslt_is_pytorchs(self):
         library = self.work / "site/nvidia/cu13/lib/libcublasLt.so.13"
