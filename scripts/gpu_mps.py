@@ -9,6 +9,7 @@ from stages import PASSED, SKIPPED, last_line, session_of
 CONTROL_SECONDS = 15  # after that a control command is killed
 QUIT_SECONDS = 5  # after that the daemon is to end servers that still have clients
 KILL_SECONDS = 5
+KILLED = 9  # tests/nccl/torch_drop_in.py has killed a rank, or torch has
 
 
 class Mps:
@@ -37,7 +38,7 @@ class Mps:
 
     def look_at(self, stage):
         """Ends the server if a client of it had to be killed. NVIDIA leaves undefined what then becomes of the server's other clients."""
-        if self.words and stage.command and stage.exit_code is None:
+        if self.words and stage.command and stage.exit_code in (None, KILLED):
             self.stop()
             self.refusal = f"{stage.name} hung as a client of MPS, which leaves its server undefined"
 

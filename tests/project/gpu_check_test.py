@@ -571,6 +571,30 @@ See also "CMakeOutput.log".
         judged = next(goal for goal in self.report["goals"] if "NCCL's functions" in goal["what"])
         self.assertEqual((judged["value"], judged["met"], judged["how"]), (round(1300 / (1250 * 1.03), 3), False, "1G"))
 
+    def drop_in_of_torch(self, words):
+        """PyTorch's stages on a stand-in for PyTorch, of which importing does what `words` say."""
+        (self.work / "site").mkdir()
+        (self.work / "site/torch.py").write_text(f"import os, sys\nif os.environ.get('LD_PRELOAD', '').endswith('/librondo-nccl.so'):\n    {words}\nsys.exit(1)\n")
+        (self.stubs / "librondo-nccl.so").write_text("a library")
+        code = self.finish(self.start("--prebuilt", self.pack()))
+        return code, self.stage("nccl-drop-in-torch"), self.stage("nccl-drop-in-torch-left")
+
+    def test_pytorch_on_rondo_in_the_place_of_nccl(self):
+        code, torch, left = self.drop_in_of_torch("print('DDP: rank 1: a wrong sum'); sys.exit(1)")
+        self.assertEqual(code, 1)
+        self.assertRegex(torch["command"], "^env CUDA_MPS_PIPE_DIRECTORY=mps .* LD_PRELOAD=programs/lib/librondo-nccl.so .*python3? tests/nccl/torch_drop_in.py$")
+        self.assertTrue(left["command"].endswith("torch_drop_in.py --leave"), left)
+        self.assertTrue(torch["reason"].endswith("DDP: rank 1: a wrong sum"), torch)
+        self.assert_limits_know(self.states(), prebuilt=True)
+
+    def test_pytorch_without_cuda_is_not_put_on_rondo(self):
+        _, torch, left = self.drop_in_of_torch("print('no PyTorch with CUDA here'); sys.exit(77)")
+        self.assertEqual([(each["state"], each["reason"]) for each in (torch, left)], [("skipped", "no PyTorch with CUDA here")] * 2)
+
+    def test_a_rank_of_pytorch_that_was_killed_ends_the_use_of_mps(self):
+        _, torch, left = self.drop_in_of_torch("print('rank 1 ended with -6'); sys.exit(9)")
+        self.assertEqual((torch["state"], left["state"]), ("failed", "skipped"))
+
     def test_an_nccl_whose_ranks_share_no_gpu_is_skipped(self):
         write_program(self.stubs / "programs/rondo-perf-nccl", "echo 'invalid argument: --ranks means 2 ranks, but NCCL 2.28.9 has one rank per GPU; GPUs here: 1'; exit 1")
         self.assertEqual(self.check(), 0, self.output)
