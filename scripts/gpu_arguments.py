@@ -24,6 +24,7 @@ RANKS = (1, 2, 4, 8)
 CHANNELS = {2: 64, 4: 32, 8: 16}
 COLLECTIVES = ("reduce_scatter", "all_gather", "broadcast", "barrier", "reduce", "gather", "scatter", "all_to_all", "all_gather_v",
                "reduce_scatter_v", "all_to_all_v", "gather_v", "scatter_v", "inclusive_scan", "exclusive_scan", "sendrecv")
+TORCH_DROP_IN = {"nccl-drop-in-torch": [], "nccl-drop-in-torch-left": ["--leave"]}  # PyTorch on rondo in NCCL's place
 COPIES = ("copy-engine", "two-shot-direct")  # all_gather by the copy engine, and beside it by the kernel
 
 
@@ -37,7 +38,7 @@ def stages_of(arguments):
     threads = [f"perf-{ranks}-threads{part}" for ranks in RANKS for part in ("", "-large", *(["-large-channels"] if ranks in CHANNELS else []))]
     return [*building, "tests", *gpu_training.STAGES, "kernels", "engine", "perf-probe", "topology", *threads, "mps", "perf-2-processes",
             "perf-2-processes-large", *(copies_stage(way) for way in COPIES), "perf-2-processes-all_gather", "nccl", "nccl-own",
-            "nccl-drop-in", *(f"perf-{what}" for what in COLLECTIVES), "perf-types", *(sanitized_stage(*each) for each in SANITIZED)]
+            "nccl-drop-in", *TORCH_DROP_IN, *(f"perf-{what}" for what in COLLECTIVES), "perf-types", *(sanitized_stage(*each) for each in SANITIZED)]
 
 
 def copies_stage(way):

@@ -17,6 +17,7 @@ ARCHITECTURES = "80-real;90"
 # The other machine has its own, as new as this one's or newer; these copies would be loaded instead, by its tools too. NCCL, which not
 # every machine has, is three times as large as the archive may be.
 ELSEWHERE = re.compile(r"^(ld-linux.*|linux-vdso|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+|resolv|nccl))\.so")
+UCX = "libucp.so.0"
 
 
 def libraries_of(program):
@@ -55,6 +56,15 @@ def copy_libraries_of(file, folder):
         shutil.copy(path, folder / library)
 
 
+def ucx():
+    """The libucp.so.0 that rondo would load; None: there is none. Its transports for TCP are in what ldd names, not in its modules."""
+    tool = shutil.which("ldconfig", path=f"{os.environ.get('PATH', '')}:/sbin:/usr/sbin")
+    listed = subprocess.run([tool, "-p"], capture_output=True, text=True, check=False).stdout if tool else ""
+    found = re.search(rf"^\s*{re.escape(UCX)} .* => (\S+)$", listed, re.MULTILINE)
+    chosen = os.environ.get("RONDO_UCX") or (found and found[1])
+    return chosen and pathlib.Path(chosen)
+
+
 def pack(archive, build, root, wanted, tests, about):
     """Writes the archive. `wanted`: names of `programs`, those that are not there are left out, and `libraries` to preload; `tests`: as
     CTest lists them. Returns its size."""
@@ -71,6 +81,9 @@ def pack(archive, build, root, wanted, tests, about):
         for library in wanted["libraries"]:
             shutil.copy(library, stage / "lib" / library.name)
             copy_libraries_of(library, stage / "lib")
+        if own := ucx():  # loaded by its name, so ldd does not show it
+            shutil.copy(own, stage / "lib" / UCX)
+            copy_libraries_of(own, stage / "lib")
         listed = [{"name": test["name"], "command": [portable(word, build, root) for word in test["command"]],
                    "environment": property_of(test, "ENVIRONMENT", [])} for test in tests]
         (stage / MANIFEST).write_text(json.dumps({**about, "programs": packed, "tests": listed}, indent=1) + "\n")
@@ -105,8 +118,8 @@ def look_at(archive):
 
 
 def unpack(archive, folder, more_libraries=()):
-    """The manifest of an archive, whose programs are then in folder/bin. Their libraries are found there, and in folders of this
-    machine, from now on."""
+    """The manifest of an archive, whose programs are then in folder/bin. Their libraries and UCX are found there, other libraries in
+    folders of this machine, from now on."""
     shutil.rmtree(folder, ignore_errors=True)
     try:
         with tarfile.open(archive) as tar:
@@ -116,6 +129,8 @@ def unpack(archive, folder, more_libraries=()):
         refuse(archive, error)
     before = os.environ.get("LD_LIBRARY_PATH")
     os.environ["LD_LIBRARY_PATH"] = ":".join([str(folder / "lib"), *more_libraries, *([before] if before else [])])
+    if (folder / "lib" / UCX).exists():
+        os.environ["RONDO_UCX"] = os.environ.get("RONDO_UCX") or str(folder / "lib" / UCX)
     return manifest
 
 

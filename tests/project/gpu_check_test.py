@@ -38,11 +38,19 @@ json() { while [ $# -gt 1 ]; do if [ "$1" = --json ]; then cat >"$2"; fi; shift;
 TOOLS = {
     "nvidia-smi": 'if [ -e "$STUBS/no-gpu" ]; then echo "No devices were found"; exit 6; fi\n'
                   'for _ in $(cat "$STUBS/gpus" 2>/dev/null || echo 1); do echo "Stub GPU 9000, 580.1, $(cat "$STUBS/memory" 2>/dev/null || echo 81920), 9.0"; done',
-    "nvidia-cuda-mps-control": 'behave mps "$@" "$CUDA_MPS_PIPE_DIRECTORY" "$([ "$1" = -d ] || cat)"',
+    # `deaf`: a daemon that keeps its output open, and does not quit; `mute`: nothing ends.
+    "nvidia-cuda-mps-control": """
+case "$1 $(cat "$STUBS/mps" 2>/dev/null)" in
+  "-d deaf") setsid sleep 1000 & echo $! >"$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid"; echo $! >"$STUBS/pids" ;;
+  *deaf|*mute) exec sleep 1000 ;;
+esac
+behave mps "$@" "$CUDA_MPS_PIPE_DIRECTORY" "$(cat)"
+""",
     "nvcc": 'echo "Cuda compilation tools, release 13.0, V13.0.88"',
     "compute-sanitizer": "behave compute-sanitizer; exec true",
     # Where libraries are; empty: the program has none.
-    "ldd": 'case $1 in */two_test|*/rondo-perf-nccl) cat "$STUBS/libraries" 2>/dev/null ;; *) exit 1 ;; esac',
+    "ldd": 'case $1 in */two_test|*/rondo-perf-nccl) cat "$STUBS/libraries" 2>/dev/null ;; */libucp.so.0) cat "$STUBS/libraries-of-ucx" ;; *) exit 1 ;; esac',
+    "ldconfig": 'cat "$STUBS/ldconfig" 2>/dev/null',
     # Configuring makes the folder; --target help names what can be built; building puts the programs there.
     "cmake": """
 case "$*" in
@@ -108,7 +116,7 @@ class GpuCheck(unittest.TestCase):
 
     def start(self, *words):
         environment = {**os.environ, "PATH": f"{self.stubs / 'bin'}:{os.environ['PATH']}", "STUBS": str(self.stubs), "SOURCE": str(SOURCE),
-                       "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(self.work / "site")}
+                       "RONDO_UCX": "", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(self.work / "site")}
         source = [] if "--pack" in words or "--prebuilt" in words else [self.work / "deps"]
         return subprocess.Popen([SOURCE / "scripts/gpu-check", *source, "--out", self.work / "out", "--build-dir",
                                  self.work / "build", *([] if "--prebuilt" in words else ["--commit", "abc"]), *words], env=environment, text=True,
@@ -255,6 +263,31 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(self.stage("test-two_test")["reason"], "two_test needs libnccl.so.2, which is not here")
         self.assertEqual(self.states()["test-one_test"], "passed")
 
+    def test_ucx_is_carried_along(self):
+        for name in ("libucp.so.0", "libuct.so.0"):
+            (self.stubs / name).write_text("a library")
+        (self.stubs / "ldconfig").write_text(f"2 libs found\n\tlibucp.so.0 (libc6,x86-64) => {self.stubs / 'libucp.so.0'}\n")
+        (self.stubs / "libraries-of-ucx").write_text(f"\tlibuct.so.0 => {self.stubs / 'libuct.so.0'} (0x1)\n\tlibc.so.6 => /lib/libc.so.6 (0x2)\n")
+        write_program(self.stubs / "programs/one_test", 'cat "$RONDO_UCX" "${RONDO_UCX%/*}/libuct.so.0" >"$STUBS/ucx"')
+        archive = self.pack()
+        with tarfile.open(archive) as tar:
+            self.assertEqual([name for name in tar.getnames() if name.startswith("lib/")], ["lib/libucp.so.0", "lib/libuct.so.0"])
+        self.assertEqual(self.finish(self.start("--prebuilt", archive)), 0, self.output)
+        self.assertEqual((self.stubs / "ucx").read_text(), "a librarya library")
+
+    def test_cases_that_were_not_tested_are_named(self):
+        words = "a_test.cpp:213: warning:\n  not tested: unavailable: cannot load UCX,\n  which carries messages\n\n=====\nAll tests passed"
+        write_program(self.stubs / "programs/one_test", f"echo '{words}'")
+        self.assertEqual(self.finish(self.start("--prebuilt", self.pack())), 0, self.output)
+        self.assertEqual((self.stage("test-one_test")["state"], self.stage("test-one_test")["reason"]),
+                         ("skipped", "in part not tested: unavailable: cannot load UCX, which carries messages"))
+
+    def test_cases_that_ctest_ran_and_that_were_not_tested_are_named(self):
+        (self.stubs / "words").write_text("7: warning:\n7:   not tested: no\n7:   UCX\n7: \n7: ===\n1/1 Test #7: one_test ... Passed\n")
+        write_program(self.stubs / "bin/ctest", TOOLS["ctest"].replace("behave one_test", 'cat "$STUBS/words"'))
+        self.assertEqual(self.check(), 0, self.output)
+        self.assertEqual(self.stage("test-one_test")["reason"], "in part not tested: no UCX")
+
     def test_cublaslt_is_pytorchs(self):
         library = self.work / "site/nvidia/cu13/lib/libcublasLt.so.13"
         library.parent.mkdir(parents=True)
@@ -389,13 +422,34 @@ See also "CMakeOutput.log".
         self.assertEqual(self.check(), 0, self.output)
         self.assertRegex(self.stage("perf-2-processes")["command"], "^env CUDA_MPS_PIPE_DIRECTORY=mps CUDA_MPS_LOG_DIRECTORY=mps .*/rondo-perf all_reduce")
         calls = [line for line in (self.stubs / "calls").read_text().splitlines() if line.startswith("mps ")]
-        self.assertEqual([re.sub(r" /\S*/mps", "", call).split() for call in calls], [["mps", "-d"], ["mps", "quit"]])
+        self.assertEqual([re.sub(r" /\S*/mps", "", call).split() for call in calls], [["mps", "-d"], ["mps", "quit", "-t", "5"]])
         self.assertNotIn("MPS", self.stage("perf-2-processes-all_gather")["command"])
 
     def test_without_mps_they_take_turns(self):
         self.assertEqual(self.check(mps="fails"), 0, self.output)
         self.assertEqual((self.stage("mps")["state"], self.stage("mps")["reason"]), ("skipped", "nvidia-cuda-mps-control -d failed"))
         self.assertNotIn("MPS", self.stage("perf-2-processes")["command"])
+
+    def test_an_mps_daemon_that_does_not_quit_is_killed_and_the_rest_goes_on(self):
+        self.assertEqual(self.check(mps="deaf"), 0, self.output)
+        states = self.states()
+        self.assertEqual([states[name] for name in ("mps", "perf-2-processes", "perf-types")], ["passed"] * 3)
+        self.assertTrue(self.report["complete"])
+        self.check_ended()
+
+    def test_an_mps_control_that_does_not_end_costs_only_mps(self):
+        self.assertEqual(self.check(mps="mute"), 0, self.output)
+        self.assertEqual(self.stage("mps")["reason"], "nvidia-cuda-mps-control -d failed")
+        self.assertEqual(self.states()["perf-types"], "passed")
+
+    def test_after_a_client_of_mps_that_hung_no_other_uses_its_server(self):
+        program = self.stubs / "programs/rondo-perf"
+        write_program(program, 'case "$*" in *"--ranks 2 "*" 2M "*) sleep 1000 ;; esac\n' + program.read_text())
+        self.assertEqual(self.check("--limit", "perf-2-processes=1"), 1)
+        self.assertEqual(self.stage("perf-2-processes")["state"], "hung")
+        self.assertEqual(self.stage("perf-2-processes-large")["state"], "skipped")
+        self.assertIn("perf-2-processes hung as a client of MPS", self.stage("perf-2-processes-large")["reason"])
+        self.assertEqual(self.states()["perf-2-processes-all_gather"], "passed")
 
     def test_a_failure_is_reported_and_the_rest_goes_on(self):
         self.assertEqual(self.check(one_test="fails", engine="fails"), 1)
@@ -516,6 +570,30 @@ See also "CMakeOutput.log".
         self.assertRegex(self.stage("nccl-drop-in")["command"], "LD_PRELOAD=programs/lib/librondo-nccl.so .*/rondo-perf-nccl all_reduce -b 8 -e 1G -f 8 --ranks 2")
         judged = next(goal for goal in self.report["goals"] if "NCCL's functions" in goal["what"])
         self.assertEqual((judged["value"], judged["met"], judged["how"]), (round(1300 / (1250 * 1.03), 3), False, "1G"))
+
+    def drop_in_of_torch(self, words):
+        """PyTorch's stages on a stand-in for PyTorch, of which importing does what `words` say."""
+        (self.work / "site").mkdir()
+        (self.work / "site/torch.py").write_text(f"import os, sys\nif os.environ.get('LD_PRELOAD', '').endswith('/librondo-nccl.so'):\n    {words}\nsys.exit(1)\n")
+        (self.stubs / "librondo-nccl.so").write_text("a library")
+        code = self.finish(self.start("--prebuilt", self.pack()))
+        return code, self.stage("nccl-drop-in-torch"), self.stage("nccl-drop-in-torch-left")
+
+    def test_pytorch_on_rondo_in_the_place_of_nccl(self):
+        code, torch, left = self.drop_in_of_torch("print('DDP: rank 1: a wrong sum'); sys.exit(1)")
+        self.assertEqual(code, 1)
+        self.assertRegex(torch["command"], "^env CUDA_MPS_PIPE_DIRECTORY=mps .* LD_PRELOAD=programs/lib/librondo-nccl.so .*python3? tests/nccl/torch_drop_in.py$")
+        self.assertTrue(left["command"].endswith("torch_drop_in.py --leave"), left)
+        self.assertTrue(torch["reason"].endswith("DDP: rank 1: a wrong sum"), torch)
+        self.assert_limits_know(self.states(), prebuilt=True)
+
+    def test_pytorch_without_cuda_is_not_put_on_rondo(self):
+        _, torch, left = self.drop_in_of_torch("print('no PyTorch with CUDA here'); sys.exit(77)")
+        self.assertEqual([(each["state"], each["reason"]) for each in (torch, left)], [("skipped", "no PyTorch with CUDA here")] * 2)
+
+    def test_a_rank_of_pytorch_that_was_killed_ends_the_use_of_mps(self):
+        _, torch, left = self.drop_in_of_torch("print('rank 1 ended with -6'); sys.exit(9)")
+        self.assertEqual((torch["state"], left["state"]), ("failed", "skipped"))
 
     def test_an_nccl_whose_ranks_share_no_gpu_is_skipped(self):
         write_program(self.stubs / "programs/rondo-perf-nccl", "echo 'invalid argument: --ranks means 2 ranks, but NCCL 2.28.9 has one rank per GPU; GPUs here: 1'; exit 1")
