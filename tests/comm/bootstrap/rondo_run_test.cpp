@@ -496,3 +496,4 @@ TEST_CASE("bad command lines", "[rondo-run]") {
 
 }  // namespace
 }  // namespace rondo
+      {{"--hostfile", "/", "true"}, 2, "--hostfile is \"/\", which cannot be read: Is a directory"},
