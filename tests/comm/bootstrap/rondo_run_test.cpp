@@ -391,6 +391,26 @@ TEST_CASE("signals reach the ranks and are the exit code", "[rondo-run]") {
   }
 }
 
+TEST_CASE("ranks act on a signal that rondo-run was started to ignore; nohup's stays ignored",
+          "[rondo-run]") {
+  const TempDirectory place;
+  const auto run_ignoring = [&](const std::string& signal, const std::string& script) {
+    const std::string all =
+        "trap '' " + signal + "; exec " RONDO_RUN " --timeout 30 -n 1 -- sh -c '" + script + "'";
+    return run_program({"sh", "-c", all}, {"XDG_RUNTIME_DIR=" + place.path()});
+  };
+  // As sh -c 'rondo-run ... &' has it.
+  const auto interrupted = run_ignoring(
+      "INT", "trap \"echo got it; exit\" INT; kill -INT $PPID; while :; do sleep 0.1; done");
+  INFO(interrupted.err);
+  CHECK(interrupted.out == "[0] got it\n");
+  CHECK(interrupted.exit_code == 128 + SIGINT);
+  const auto hung_up = run_ignoring("HUP", "kill -HUP $PPID; kill -HUP $$; sleep 1; echo lives");
+  INFO(hung_up.err);
+  CHECK(hung_up.exit_code == 0);
+  CHECK(hung_up.out == "[0] lives\n");
+}
+
 TEST_CASE("after Ctrl-C a rank may end what it does, until the next one kills it", "[rondo-run]") {
   for (const bool again : {false, true}) {
     TempDirectory place;
