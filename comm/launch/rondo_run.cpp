@@ -255,15 +255,15 @@ int start(const RunFlags& flags, const std::vector<rondo::run::JobHost>& hosts, 
       .directory = directory_of(flags),
       .rendezvous_host = flags.rendezvous_host,
       .only_this_host = only_this_host};
-  bool has_lost_output = false;
+  int output_code = 0;
   const int code = run_attempts(job, flags.max_restarts, flags.timeout_s, [&](const auto& attempt) {
     TerminalConsole console(ranks, !flags.no_prefix);
     const JobResult result =
         hosts.empty() ? run_job(attempt, console) : run_on_hosts(where, attempt, console);
-    has_lost_output = console.has_lost_output() || has_lost_output;
+    output_code = std::max(output_code, console.exit_code());
     return result;
   });
-  return code == 0 && has_lost_output ? kLauncherExit : code;
+  return code == 0 ? output_code : code;
 }
 
 }  // namespace

@@ -467,8 +467,20 @@ TEST_CASE("output that could not be written is no success", "[rondo-run]") {
     REQUIRE(help.exit_code == 125);
     REQUIRE(contains(help.err, "cannot write to stdout: No space left on device"));
   }
-  // A reader that wants no more is no failure.
-  REQUIRE(run_program({"sh", "-c", RONDO_RUN " -n 2 -- echo hello | true"}).exit_code == 0);
+}
+
+TEST_CASE("where nobody reads the output any more, the ranks are stopped", "[rondo-run]") {
+  for (const std::string words : {"-n 2", "--hosts localhost:2"}) {
+    const TempDirectory place;
+    const std::string job =
+        RONDO_RUN " " + words + " --timeout 40 -- sh -c " + "'echo $$ >> $PLACE/pids; yes'";
+    const auto r = run_program({"sh", "-c", "{ " + job + "; echo $? >&2; } | head -n 1"},
+                               {"XDG_RUNTIME_DIR=" + place.path(), "PLACE=" + place.path()});
+    INFO(r.out << r.err);
+    CHECK(contains(r.err, "the reader of the output has ended, and this job with it"));
+    CHECK(contains(r.err, "\n141\n"));
+    require_nothing_left(place, 2);
+  }
 }
 
 TEST_CASE("too few descriptors for the ranks' pipes: the limit is named", "[rondo-run]") {
@@ -502,6 +514,7 @@ TEST_CASE("bad command lines", "[rondo-run]") {
       {{"-n", "2", "--timeout", "nan", "true"}, 2, "--timeout: 'nan' is not"},
       {{"-n", "2", "--lost-after", "nan", "true"}, 2, "--lost-after: 'nan' is not"},
       {{"-n", "2", "--max-restarts", "-1", "true"}, 2, "--max-restarts: '-1' is not"},
+      {{"--hostfile", "/", "true"}, 2, "--hostfile is \"/\", which cannot be read: Is a directory"},
   };
   for (const Case& c : cases) {
     std::vector<std::string> argv{RONDO_RUN};
@@ -516,4 +529,3 @@ TEST_CASE("bad command lines", "[rondo-run]") {
 
 }  // namespace
 }  // namespace rondo
-      {{"--hostfile", "/", "true"}, 2, "--hostfile is \"/\", which cannot be read: Is a directory"},
