@@ -455,6 +455,9 @@ TEST_CASE("bad flags and files end the program with a reason") {
   check_refused({"--dtype", "int3", "--data", place.data()}, {"--dtype", "int3", "is unknown"});
   check_refused({"--batch", "0", "--data", place.data()}, {"--batch"});
   check_refused({"--workers-of-the-world"}, {"--workers-of-the-world"});
+  const ProgramResult help = run_program({"sh", "-c", "'" RONDO_TRAIN "' --help >/dev/full"});
+  CHECK(help.exit_code == 1);
+  CHECK(help.err.find("cannot write to stdout") != std::string::npos);
   check_refused({"--steps", "1", "--data", place.data(), "--json", place.file("no/folder")},
                 {"no/folder", "--json"});
   check_refused({"--steps", "1", "--data", place.data(), "--trace", place.file("no/folder")},
