@@ -15,15 +15,17 @@ class JsonFile {
   /// An empty `path` means no file: all calls do nothing.
   explicit JsonFile(std::string path) : path_(std::move(path)) {}
 
-  /// ok if the file can be written. Keeps its contents.
+  /// ok if the file can be written. Keeps its contents, which only a document with results replaces, if
+  /// they are more than a document without.
   Status open();
   /// Whether to write an unfinished document now: about once a second, and only to a plain file.
   bool wants_interim() const;
-  /// Returns false after a failure, which it has logged.
-  bool write(const nlohmann::json& document);
+  /// After a failure, as on a full disk, a plain file is as before.
+  Status write(const nlohmann::json& document);
 
  private:
   std::string path_;
+  bool keeps_ = false;  // a document without results is not written
   bool plain_ = false;  // a file that can be replaced, unlike a pipe
   std::chrono::steady_clock::time_point written_{};
 };

@@ -8,6 +8,7 @@
 #include "bench/harness/nccl_flags.hpp"
 #include "bench/harness/pattern.hpp"
 #include "bench/harness/shape.hpp"
+#include "comm/base/flush_stdout.hpp"
 #include "rondo/rondo.h"
 
 namespace rondo::bench {
@@ -278,8 +279,12 @@ ParsedOptions parse_options(const PerfProgram& program, int argc, const char* co
     read_nccl_flags(nccl, options);
     check_csv(options);
   } catch (const CLI::ParseError& error) {
-    return {.options = std::nullopt,
-            .exit_code = app.exit(error, std::cout, std::cerr) == 0 ? 0 : 2};
+    if (app.exit(error, std::cout, std::cerr) != 0) {
+      return {.options = std::nullopt, .exit_code = 2};
+    }
+    const Status printed = comm::flush_stdout();
+    if (!printed.ok()) std::cerr << program.name << ": " << printed.message() << "\n";
+    return {.options = std::nullopt, .exit_code = printed.ok() ? 0 : 1};
   }
   return {.options = options, .exit_code = 0};
 }

@@ -196,6 +196,12 @@ Heading heading_of(const PerfProgram& program, const PerfOptions& options, const
 }
 
 constexpr const char* kGoesOn = "the run has not come to its end";
+
+/// Logs what is not. (An unfinished document that cannot be written is no error yet.)
+bool is_ok(const Status& written) {
+  if (!written.ok()) spdlog::error("{}", written.to_string());
+  return written.ok();
+}
 }  // namespace
 
 Status no_memory_for(const std::string& how_many, size_t bytes, bool library) {
@@ -220,7 +226,9 @@ void write_without_backend(const PerfProgram& program, const PerfOptions& option
   if (!json.open().ok() || (error.empty() && !json.wants_interim())) return;
   const std::string time = now();
   const Heading heading = heading_of(program, options, ranks, "");
-  (void)json.write(to_json(heading, {}, args, time, time, error.empty() ? kGoesOn : error));
+  const Status written =
+      json.write(to_json(heading, {}, args, time, time, error.empty() ? kGoesOn : error));
+  if (!error.empty()) (void)is_ok(written);
 }
 
 int run_rank(const PerfProgram& program, const PerfOptions& options, Backend& backend,
@@ -256,12 +264,12 @@ int run_rank(const PerfProgram& program, const PerfOptions& options, Backend& ba
   }
   bar.erase();
   if (!status.ok()) {
-    (void)write_json(status.to_string());
+    (void)is_ok(write_json(status.to_string()));
     return fail(backend, status);
   }
   if (first) print_footer(stdout, rows, heading.collective, style);
   const bool printed = !first || is_written(stdout);
-  if (!write_json("") || !printed) return 1;
+  if (!is_ok(write_json("")) || !printed) return 1;
   return wrong_elements(rows) == 0 ? 0 : 1;
 }
 

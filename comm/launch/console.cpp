@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "rondo/communicator.hpp"
 
@@ -82,10 +83,19 @@ void TerminalConsole::serve(std::span<const pollfd> watched) {
   if (watched[1].revents != 0) stderr_.write_some();
 }
 
-bool TerminalConsole::has_lost_output() const {
-  if (stdout_.error() == 0) return false;
+std::optional<Order> TerminalConsole::next_order() {
+  if (!reader_is_gone() || std::exchange(has_ordered_stop_, true)) return std::nullopt;
+  return Order{.what = Order::What::kStop};
+}
+
+int TerminalConsole::exit_code() const {
+  if (reader_is_gone()) {
+    spdlog::error("the reader of the output has ended, and this job with it");
+    return kPipeExit;
+  }
+  if (stdout_.error() == 0) return 0;
   spdlog::error("cannot write to stdout: {}", std::strerror(stdout_.error()));
-  return true;
+  return kLauncherExit;
 }
 
 }  // namespace rondo::run

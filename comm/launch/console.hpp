@@ -3,7 +3,9 @@
 #pragma once
 
 #include <poll.h>
+#include <signal.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <optional>
@@ -20,6 +22,7 @@ namespace rondo::run {
 inline constexpr int kTimeoutExit = 124;                             // as timeout(1)
 inline constexpr int kLauncherExit = 125;                            // the launcher itself failed
 inline constexpr int kNotFoundExit = 127, kNotExecutableExit = 126;  // as the shell
+inline constexpr int kPipeExit = 128 + SIGPIPE;                      // nobody reads any more
 
 /// After SIGTERM, before SIGKILL.
 inline constexpr std::chrono::seconds kGrace{5};
@@ -46,7 +49,7 @@ std::string describe(const RankFailure& failure);
 struct Order {
   enum class What {
     kSignal,  // as if the launcher got it
-    kStop,    // SIGTERM, because the job has failed elsewhere
+    kStop,    // SIGTERM: the job has failed elsewhere, or nobody reads its output
     kKill     // SIGKILL to all ranks: the other end is gone
   };
   What what;
@@ -102,19 +105,23 @@ class TerminalConsole final : public Console {
   void serve(std::span<const pollfd> watched) override;
   std::optional<Time> next() const override { return errors_.next(); }
   void turn(Time now) override { errors_.turn(now); }
+  /// kStop, once: the reader of stdout or of stderr is gone.
+  std::optional<Order> next_order() override;
   void finish() override { errors_.finish(); }
   bool has_work() const override { return stdout_.has_work() || stderr_.has_work(); }
 
-  /// Logs that output was lost, and returns whether it was.
-  bool has_lost_output() const;
+  /// What a job that has done well ends with: not 0 where output was lost, which is logged.
+  int exit_code() const;
 
  private:
+  bool reader_is_gone() const { return stdout_.error() == EPIPE || stderr_.error() == EPIPE; }
   std::string prefix_of(int rank) const;
   std::vector<std::string> prefixes(int ranks) const;
 
   const bool prefix_;
   Sink stdout_{1}, stderr_{2};
   RepeatedLines errors_;
+  bool has_ordered_stop_ = false;
 };
 
 }  // namespace rondo::run

@@ -93,6 +93,7 @@ class HostsJob {
       console_.serve(all.subspan(1 + hosts_.size() * HostLink::kDescriptors));
       read_signals();
     }
+    if (console_.next_order() && !stopping_) stop();  // its reader is gone
     const auto now = Clock::now();
     for (HostState& host : hosts_) {
       host.link.reap();

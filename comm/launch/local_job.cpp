@@ -245,6 +245,10 @@ class LocalJob {
     dup2(out, STDOUT_FILENO);
     dup2(err, STDERR_FILENO);
     const sigset_t set = handled_signals();
+    // A shell without job control has what runs in the background ignore SIGINT.
+    for (const int passed_on : {SIGINT, SIGTERM, SIGHUP}) {
+      if (sigismember(&set, passed_on) == 1) signal(passed_on, SIG_DFL);
+    }
     sigprocmask(SIG_UNBLOCK, &set, nullptr);
     signal(SIGPIPE, SIG_DFL);
     std::vector<char*> arguments;
@@ -513,7 +517,11 @@ JobResult run_job(const JobOptions& options, Console& console) {
 sigset_t handled_signals() {
   sigset_t set;
   sigemptyset(&set);
-  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGUSR1}) sigaddset(&set, signal);
+  for (int signal : {SIGINT, SIGTERM, SIGCHLD, SIGUSR1}) sigaddset(&set, signal);
+  // nohup's wish; blocked it would come all the same.
+  struct sigaction hangup {};
+  const bool ignored = sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
+  if (!ignored) sigaddset(&set, SIGHUP);
   return set;
 }
 

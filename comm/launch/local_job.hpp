@@ -53,8 +53,8 @@ struct JobResult {
 /// REQUIRES: prepare_process() was called, and no other threads or children exist.
 JobResult run_job(const JobOptions& options, Console& console);
 
-/// SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGCHLD reach run_job() through a descriptor; orphans of
-/// ranks become this process's children.
+/// SIGINT, SIGTERM, SIGUSR1, SIGCHLD and, unless it is ignored, SIGHUP reach run_job() through a
+/// descriptor; orphans of ranks become this process's children.
 void prepare_process();
 /// Those signals, for a signalfd; a process that becomes another program unblocks them.
 sigset_t handled_signals();

@@ -26,7 +26,7 @@ void Sink::write_some() {
     queue_.erase(0, static_cast<size_t>(sent));
   } else if (sent < 0 && errno != EINTR && errno != EAGAIN) {
     broken_ = true;
-    if (errno != EPIPE) error_ = errno;
+    error_ = errno;
     queue_.clear();
   }
 }

@@ -21,7 +21,7 @@ class Sink {
   void push(std::string_view text);
   /// Writes a piece that does not block after POLLOUT; drops everything once that has failed.
   void write_some();
-  /// Why output was lost, as an errno; 0: nothing was, or the reader did not want more.
+  /// Why output was lost, as an errno; 0: nothing was. EPIPE: its reader is gone.
   int error() const { return error_; }
 
  private:

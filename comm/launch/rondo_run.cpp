@@ -1,5 +1,6 @@
 // rondo-run: starts a program as N ranks on this host, or as ranks of several hosts. Flags and
 // restarts; local_job and hosts_job do the rest.
+#include <fcntl.h>
 #include <sodium.h>
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
@@ -8,13 +9,12 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <thread>
@@ -31,6 +31,7 @@
 #include "comm/launch/serve.hpp"
 #include "comm/launch/variables.hpp"
 #include "rondo/rondo.h"
+#include "transport/memory/unique_fd.hpp"
 
 namespace {
 
@@ -173,6 +174,21 @@ std::string directory_of(const RunFlags& flags) {
   return (flags.directory.empty() ? base : base / flags.directory).string();
 }
 
+/// What the file holds, which may be a pipe. Nothing, and errno: it cannot be read; a folder can be
+/// opened, but not read.
+std::optional<std::string> read_text(const std::string& path) {
+  const rondo::transport::UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return std::nullopt;
+  std::string text;
+  std::array<char, 4096> bytes;
+  ssize_t got = 0;
+  while ((got = read(fd.get(), bytes.data(), bytes.size())) > 0) {
+    text.append(bytes.data(), static_cast<size_t>(got));
+  }
+  if (got < 0) return std::nullopt;
+  return text;
+}
+
 /// The hosts of --hosts or --hostfile; empty: this one. Nothing, and a logged reason: a flag is
 /// wrong.
 std::optional<std::vector<rondo::run::JobHost>> hosts_of(const RunFlags& flags) {
@@ -191,12 +207,13 @@ std::optional<std::vector<rondo::run::JobHost>> hosts_of(const RunFlags& flags) 
   if (here) return std::vector<rondo::run::JobHost>();
   std::string text;
   if (flags.hostfile) {
-    std::ifstream file(*flags.hostfile);
-    text.assign(std::istreambuf_iterator<char>(file), {});
-    if (file.fail() && text.empty()) {
-      spdlog::error("--hostfile is \"{}\", which cannot be read", *flags.hostfile);
+    const auto found = read_text(*flags.hostfile);
+    if (!found) {
+      spdlog::error("--hostfile is \"{}\", which cannot be read: {}", *flags.hostfile,
+                    std::strerror(errno));
       return std::nullopt;
     }
+    text = *found;
   }
   auto hosts = flags.hosts ? rondo::run::parse_hosts(*flags.hosts, given)
                            : rondo::run::parse_hostfile(text, *flags.hostfile, given);
@@ -238,15 +255,15 @@ int start(const RunFlags& flags, const std::vector<rondo::run::JobHost>& hosts, 
       .directory = directory_of(flags),
       .rendezvous_host = flags.rendezvous_host,
       .only_this_host = only_this_host};
-  bool has_lost_output = false;
+  int output_code = 0;
   const int code = run_attempts(job, flags.max_restarts, flags.timeout_s, [&](const auto& attempt) {
     TerminalConsole console(ranks, !flags.no_prefix);
     const JobResult result =
         hosts.empty() ? run_job(attempt, console) : run_on_hosts(where, attempt, console);
-    has_lost_output = console.has_lost_output() || has_lost_output;
+    output_code = std::max(output_code, console.exit_code());
     return result;
   });
-  return code == 0 && has_lost_output ? kLauncherExit : code;
+  return code == 0 ? output_code : code;
 }
 
 }  // namespace

@@ -99,6 +99,25 @@ TEST_CASE("a run whose ranks do not meet leaves a valid JSON document with the r
   }
 }
 
+TEST_CASE("a run without a result leaves the JSON file of another run as it was") {
+  const TemporaryJson json;
+  const auto text = [&] {
+    std::ifstream file(json.path());
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  std::ofstream(json.path()) << "precious";
+  const std::string short_run = "all_reduce -b 8 -e 8 -n 1 --json " + json.path();
+  for (const char* wrong : {" --pace fast", " --pace fast --ranks 2", " --pace fast -t2"}) {
+    CHECK(run(short_run + wrong).exit_code != 0);
+    CHECK(text() == "precious");
+  }
+  REQUIRE(run(short_run).exit_code == 0);
+  const std::string results = text();
+  REQUIRE(json.read()["results"].size() == 1);
+  CHECK(run("broadcast -r 2 -b 8 -e 8 -n 1 --json " + json.path()).exit_code != 0);
+  CHECK(text() == results);
+}
+
 TEST_CASE("the JSON file holds every row") {
   const auto path = std::filesystem::temp_directory_path() /
                     ("rondo-perf-test-" + std::to_string(getpid()) + ".json");

@@ -402,6 +402,7 @@ TEST_CASE("mistakes are named and end with a code other than 0") {
       {"all_reduce -b 8 -e 8 -n 1 >/dev/full", "cannot write the table"},
       {"all_reduce --ranks 2 -b 8 -e 8 -n 1 >/dev/full", "cannot write"},
       {"--topology >/dev/full", "cannot write"},
+      {"--help >/dev/full", "cannot write to stdout"},
       {"broadcast --ranks 2 -b 8 -e 8 -r 2", "root 2"},
       {"all_reduce --ranks 2 -b 8 -e 8 -n 1 --json /nonexistent/x.json", "/nonexistent/x.json"},
       {"all_reduce --ranks 2 -b 8 -e 8 -n 1 --pace fast", "fast"},

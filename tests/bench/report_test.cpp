@@ -1,13 +1,20 @@
 // The table's columns and the JSON's names, which other people's parsers rely on.
 #include "bench/harness/report.hpp"
 
+#include <signal.h>
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "bench/harness/json_file.hpp"
 #include "tests/harness/catch.hpp"
+#include "tests/harness/rank_group.hpp"
 
 using namespace rondo;
 using namespace rondo::bench;
@@ -232,6 +239,26 @@ TEST_CASE("totals cover both halves of all rows") {
   const std::vector<Row> rows = {all_reduce_row(), all_reduce_row()};
   CHECK(wrong_elements(rows) == 6);
   CHECK(average_bus_bandwidth(rows) == Approx(4.5));
+}
+
+TEST_CASE("a JSON file that the disk has no room for is as before, with nothing beside it") {
+  const testing::TempDirectory place;
+  const std::string path = place.path() + "/result.json";
+  std::ofstream(path) << "{}";
+  JsonFile file(path);
+  REQUIRE(file.open().ok());
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const auto action = signal(SIGXFSZ, SIG_IGN);
+  rlimit full = before;
+  full.rlim_cur = 16;
+  setrlimit(RLIMIT_FSIZE, &full);
+  const Status written = file.write({{"results", {std::string(1000, '-')}}});
+  setrlimit(RLIMIT_FSIZE, &before);
+  signal(SIGXFSZ, action);
+  CHECK(written.message() == "cannot write --json '" + path + "': File too large");
+  CHECK_FALSE(std::filesystem::exists(path + ".part"));
+  CHECK(std::filesystem::file_size(path) == 2);
 }
 
 TEST_CASE("collectives that reduce nothing say so") {

@@ -134,6 +134,11 @@ TEST_CASE("options: bad values are refused by name and value") {
                                                      {"--layers", "0"},
                                                      {"--ranks", "0"},
                                                      {"--threads", "0"},
+                                                     {"--ranks", "1025"},
+                                                     {"--scaling", "1025"},
+                                                     {"--algorithm", "flat"},
+                                                     {"--algorithm", "copy-engine"},
+                                                     {"--algorithm", "quick"},
                                                      {"--dtype", "int3"},
                                                      {"--optimizer", "lion"},
                                                      {"--model", "llama"},
@@ -160,6 +165,9 @@ TEST_CASE("options: bad values are refused by name and value") {
     CHECK(attempt.complaint.find(words[1]) != std::string::npos);
   }
   CHECK(!parse({"--steps", "5", "--epochs", "2"}).parsed.options);
+  CHECK(
+      parse({"--algorithm", "copy-engine"}).complaint.find("does no all_reduce: use auto|ring|") !=
+      std::string::npos);
   CHECK(parse({"--help"}).parsed.exit_code == 0);
 }
 

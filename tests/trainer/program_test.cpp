@@ -263,9 +263,15 @@ TEST_CASE("OPENBLAS_CORETYPE chooses the code of matrix products, and the docume
 
 TEST_CASE("--json holds an error where there is no summary, whichever rank failed") {
   const Workplace place;
-  const auto error_of = [&](std::vector<std::string> words) {
-    std::ofstream(place.file("json")) << R"({"summary": "of another run"})";
+  const std::string other_run = R"({"summary": "of another run"})";
+  const auto error_of = [&](std::vector<std::string> words, bool begins = false) {
     words.insert(words.end(), {"--width", "16", "--steps", "50", "--json", place.file("json")});
+    std::ofstream(place.file("json")) << other_run;
+    if (!begins) {
+      CHECK(run(words).exit_code != 0);
+      CHECK(read_text(place.file("json")) == other_run);
+      std::filesystem::remove(place.file("json"));
+    }
     const ProgramResult result = run(words);
     INFO(result.err);
     CHECK(result.exit_code != 0);
@@ -279,7 +285,7 @@ TEST_CASE("--json holds an error where there is no summary, whichever rank faile
   CHECK(error_of({"--data", "/missing"}).find("/missing") != std::string::npos);
   CHECK(error_of({"--data", place.data(), "--checkpoint-dir", "/proc/none"}).find("/proc/none") !=
         std::string::npos);
-  CHECK(error_of({"--data", place.data(), "--lr", "1e5"}).find("the loss became") !=
+  CHECK(error_of({"--data", place.data(), "--lr", "1e5"}, true).find("the loss became") !=
         std::string::npos);
   // Another rank's, which may have rank 0 stopped before it hears of it.
   std::filesystem::copy_file(place.data(), place.file("own0"));
@@ -455,6 +461,9 @@ TEST_CASE("bad flags and files end the program with a reason") {
   check_refused({"--dtype", "int3", "--data", place.data()}, {"--dtype", "int3", "is unknown"});
   check_refused({"--batch", "0", "--data", place.data()}, {"--batch"});
   check_refused({"--workers-of-the-world"}, {"--workers-of-the-world"});
+  const ProgramResult help = run_program({"sh", "-c", "'" RONDO_TRAIN "' --help >/dev/full"});
+  CHECK(help.exit_code == 1);
+  CHECK(help.err.find("cannot write to stdout") != std::string::npos);
   check_refused({"--steps", "1", "--data", place.data(), "--json", place.file("no/folder")},
                 {"no/folder", "--json"});
   check_refused({"--steps", "1", "--data", place.data(), "--trace", place.file("no/folder")},

@@ -240,6 +240,19 @@ TEST_CASE("communication is gradients', hidden and exposed; other waits have a n
   }
 }
 
+TEST_CASE("caps are predicted without overlap where the run has none") {
+  const Workplace place;
+  const json summary = place.train(Words{
+      "--model", "mlp", "--layers", "7", "--width", "64", "--batch", "512", "--ranks", "2",
+      "--steps", "6", "--pace", "1GB/s,20us", "--bucket-cap-mb", "0", "--no-overlap"})["summary"];
+  double costs_ms = 0;
+  for (const json& bucket : summary["buckets"]) costs_ms += bucket["cost_ms"].get<double>();
+  // Only the optimizer hides something.
+  const double hidden_ms = summary["update_ms"];
+  CHECK(summary["cap_predictions"][0]["exposed_ms"].get<double>() > 0.99 * costs_ms - hidden_ms);
+  CHECK(summary["backward_ms"].get<double>() > hidden_ms);  // or this says nothing
+}
+
 // Rank 0 waits 200 ms for rank 1 in each step, and rank 1 for nobody.
 TEST_CASE("what communication exposes is told without the wait for a rank that comes late") {
   const Workplace place;

@@ -9,6 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "comm/algorithms/algorithm.hpp"
+#include "comm/base/flush_stdout.hpp"
+#include "comm/base/limits.hpp"
 #include "rondo/rondo.h"
 #include "trainer/models/gpt.hpp"
 #include "trainer/models/mlp.hpp"
@@ -74,12 +77,29 @@ CLI::Validator cap_or_auto() {
       "auto or " + cap.get_description());
 }
 
-/// And auto. (flat is for barriers.)
-std::vector<std::string> algorithms_of_all_reduce() {
-  std::vector<std::string> names(std::begin(kAlgorithmNames), std::end(kAlgorithmNames));
-  std::erase(names, name(Algorithm::kFlat));
-  return names;
+bool does_all_reduce(Algorithm algorithm) {
+  return algorithm == Algorithm::kAuto ||
+         algorithms::find(Collective::kAllReduce, algorithm) != nullptr;
 }
+
+CLI::Validator algorithm_of_all_reduce() {
+  std::string list;
+  for (int a = 0; a < kAlgorithms; ++a) {
+    const auto algorithm = static_cast<Algorithm>(a);
+    if (does_all_reduce(algorithm))
+      list += (list.empty() ? "" : "|") + std::string(name(algorithm));
+  }
+  return CLI::Validator(
+      [list](std::string& text) -> std::string {
+        const auto algorithm = parse<Algorithm>(text, kAlgorithmNames);
+        if (algorithm && does_all_reduce(*algorithm)) return {};
+        return "'" + text + (algorithm ? "' does no all_reduce" : "' is unknown") + ": use " + list;
+      },
+      list);
+}
+
+/// A number of ranks.
+CLI::Validator ranks() { return CLI::Range(1, base::kMaxRanks); }
 
 /// cpu, cuda or cuda:0,1,...
 CLI::Validator device_names() {
@@ -184,13 +204,13 @@ void add_ranks(CLI::App& app, TrainOptions& o) {
       ->check(device_names());
   app.add_option("--ranks", o.ranks, "Start that many ranks on this machine")
       ->default_str("the launcher's, else 1")
-      ->check(CLI::Range(1, 4096));
+      ->check(ranks());
   app.add_option("--strategy", o.strategy,
                  "ddp, or dp: what DataParallel does, all through rank 0, for comparison")
       ->check(choice({"ddp", "dp"}, {}));
   app.add_option("--algorithm", o.algorithm,
                  "Of every all-reduce; auto: the cheapest by the link profile")
-      ->check(choice(algorithms_of_all_reduce(), {}));
+      ->check(algorithm_of_all_reduce());
   app.add_option("--threads", o.threads, "Compute threads per rank")->check(CLI::Range(1, 4096));
   app.add_option("--bucket-cap-mb", o.bucket_cap_mb,
                  "MiB of gradients per all-reduce; 0: one for each tensor; auto: measured in the "
@@ -218,13 +238,13 @@ void add_ranks(CLI::App& app, TrainOptions& o) {
       ->check(CLI::Range(uint64_t{0}, uint64_t{1000}));
   auto* scaling = app.add_option("--scaling", o.scaling,
                                  "Run with each of these numbers of ranks, as in 1,2,4");
-  scaling->default_str("")->delimiter(',')->allow_extra_args(false)->check(CLI::Range(1, 4096));
+  scaling->default_str("")->delimiter(',')->allow_extra_args(false)->check(ranks());
   app.add_flag("--strong", o.strong, "--scaling: --batch is of all ranks together")->needs(scaling);
   auto* elastic = app.add_flag(
       "--elastic", o.elastic,
       "A rank that dies ends the step under way, not the run: the others make it again");
   app.add_option("--min-ranks", o.min_ranks, "--elastic: with fewer ranks left the run ends")
-      ->check(CLI::Range(1, 4096))
+      ->check(ranks())
       ->needs(elastic);
   app.add_option("--pace", o.pace, "BW,LAT: slow every message down, as in 1GB/s,20us");
 }
@@ -499,8 +519,12 @@ Parsed parse_options(int argc, const char* const* argv) {
     if (why.empty()) why = contradiction(app, options);
     if (!why.empty()) throw CLI::ValidationError(why);
   } catch (const CLI::ParseError& error) {
-    return {.options = std::nullopt,
-            .exit_code = app.exit(error, std::cout, std::cerr) == 0 ? 0 : 2};
+    if (app.exit(error, std::cout, std::cerr) != 0) {
+      return {.options = std::nullopt, .exit_code = 2};
+    }
+    const Status printed = comm::flush_stdout();
+    if (!printed.ok()) std::cerr << "rondo-train: " << printed.message() << "\n";
+    return {.options = std::nullopt, .exit_code = printed.ok() ? 0 : 1};
   }
   return {.options = options};
 }

@@ -164,10 +164,12 @@ struct Suggestion {
 Suggestion suggest_cap(const Evidence& e, const Prices& prices, Json& summary) {
   StepModel model{.tensors = e.facts.ddp.tensors(),
                   .element_bytes = size_of(e.facts.options.type()),
-                  .ready = e.measured.gradients(),
+                  .ready = {},
                   .backward_ms = e.measured.backward_ms(),
                   .cost_ms = [&](const DdpBucket& bucket) { return prices.of(bucket); },
                   .update_ms = e.updates_along ? e.measured.optimizer_ms() : 0};
+  // With --no-overlap all buckets wait for the end of backward, in the replay as in the run.
+  if (!e.facts.options.no_overlap) model.ready = e.measured.gradients();
   if (e.facts.ddp.is_sharded()) {
     model.gather_cost_ms = [&](const DdpBucket& bucket) { return prices.of_gather(bucket); };
     model.update_ms = e.measured.optimizer_ms();

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <utility>
 
 namespace rondo::trainer {
@@ -15,6 +17,10 @@ namespace {
 
 std::string compact(const Document::Json& value) {
   return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+Status cannot_write(const std::string& path, int error) {
+  return {Code::kSystem, "cannot write --json '" + path + "': " + std::strerror(error)};
 }
 
 }  // namespace
@@ -27,7 +33,7 @@ Result<Document> Document::open(const std::string& path, const Json& config,
   document.fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   document.ending_ = "\"error\": " + compact(error);
   if (document.fd_ < 0) {
-    return Status(Code::kSystem, "cannot write --json '" + path + "': " + std::strerror(errno));
+    return cannot_write(path, errno);
   }
   // Not cut before it is written: a program stopped in between would leave nothing. Blanks cover what
   // is longer, and are cut then.
@@ -38,6 +44,23 @@ Result<Document> Document::open(const std::string& path, const Json& config,
   document.cut();
   RONDO_TRY(document.failure_);
   return document;
+}
+
+bool Document::holds_steps(const std::string& path) {
+  std::error_code none;
+  if (!std::filesystem::is_regular_file(path, none)) return false;
+  std::ifstream file(path);
+  if (file.peek() == std::ifstream::traits_type::eof()) return false;
+  const Json document = Json::parse(file, nullptr, false);
+  return !document.is_object() || !document.contains("error") ||
+         document.value("steps", Json::array({0})) != Json::array();
+}
+
+Status Document::check(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return cannot_write(path, errno);
+  close(fd);
+  return {};
 }
 
 Document::~Document() {
@@ -76,8 +99,7 @@ void Document::write(const std::string& step) {
     steps_end_ += static_cast<off_t>(step.size());
     return;
   }
-  failure_ = Status(Code::kSystem, "cannot write --json '" + path_ +
-                                       "': " + std::strerror(written < 0 ? errno : ENOSPC));
+  failure_ = cannot_write(path_, written < 0 ? errno : ENOSPC);
 }
 
 void Document::add_step(const Json& step) {
@@ -104,8 +126,7 @@ Status Document::end(const std::string& key, const Json& value) {
 void Document::cut() {
   if (failure_.ok() && ftruncate(fd_, steps_end_ + static_cast<off_t>(rest().size())) != 0 &&
       errno != EINVAL) {
-    failure_ =
-        Status(Code::kSystem, "cannot write --json '" + path_ + "': " + std::strerror(errno));
+    failure_ = cannot_write(path_, errno);
   }
 }
 

@@ -22,6 +22,10 @@ class Document {
   /// file for an empty path.
   static Result<Document> open(const std::string& path, const Json& config,
                                const std::string& error);
+  /// Whether there is a file that is more than the document of a run without a step.
+  static bool holds_steps(const std::string& path);
+  /// Whether that file can be written.
+  static Status check(const std::string& path);
   ~Document();
   Document(Document&& other) noexcept;
   Document& operator=(Document&& other) noexcept;

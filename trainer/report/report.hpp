@@ -63,7 +63,8 @@ double median(std::vector<double> values);
 inline constexpr char kStopped[] = "stopped from outside before it had ended";
 
 /// Writes options.json: the document of a run that had, or has yet, no Report, with `why` for its
-/// "error". Nothing without a path.
+/// "error". Nothing without a path, or where it would replace more than such a document: then not ok
+/// only if it could not be written.
 Status write_failure(const TrainOptions& options, const std::string& why);
 
 /// The steps of a run: `first` were made before it began; it ends with `last`, if nothing stops it.

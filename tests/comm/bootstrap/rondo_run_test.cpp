@@ -391,6 +391,26 @@ TEST_CASE("signals reach the ranks and are the exit code", "[rondo-run]") {
   }
 }
 
+TEST_CASE("ranks act on a signal that rondo-run was started to ignore; nohup's stays ignored",
+          "[rondo-run]") {
+  const TempDirectory place;
+  const auto run_ignoring = [&](const std::string& signal, const std::string& script) {
+    const std::string all =
+        "trap '' " + signal + "; exec " RONDO_RUN " --timeout 30 -n 1 -- sh -c '" + script + "'";
+    return run_program({"sh", "-c", all}, {"XDG_RUNTIME_DIR=" + place.path()});
+  };
+  // As sh -c 'rondo-run ... &' has it.
+  const auto interrupted = run_ignoring(
+      "INT", "trap \"echo got it; exit\" INT; kill -INT $PPID; while :; do sleep 0.1; done");
+  INFO(interrupted.err);
+  CHECK(interrupted.out == "[0] got it\n");
+  CHECK(interrupted.exit_code == 128 + SIGINT);
+  const auto hung_up = run_ignoring("HUP", "kill -HUP $PPID; kill -HUP $$; sleep 1; echo lives");
+  INFO(hung_up.err);
+  CHECK(hung_up.exit_code == 0);
+  CHECK(hung_up.out == "[0] lives\n");
+}
+
 TEST_CASE("after Ctrl-C a rank may end what it does, until the next one kills it", "[rondo-run]") {
   for (const bool again : {false, true}) {
     TempDirectory place;
@@ -447,8 +467,20 @@ TEST_CASE("output that could not be written is no success", "[rondo-run]") {
     REQUIRE(help.exit_code == 125);
     REQUIRE(contains(help.err, "cannot write to stdout: No space left on device"));
   }
-  // A reader that wants no more is no failure.
-  REQUIRE(run_program({"sh", "-c", RONDO_RUN " -n 2 -- echo hello | true"}).exit_code == 0);
+}
+
+TEST_CASE("where nobody reads the output any more, the ranks are stopped", "[rondo-run]") {
+  for (const std::string words : {"-n 2", "--hosts localhost:2"}) {
+    const TempDirectory place;
+    const std::string job =
+        RONDO_RUN " " + words + " --timeout 40 -- sh -c " + "'echo $$ >> $PLACE/pids; yes'";
+    const auto r = run_program({"sh", "-c", "{ " + job + "; echo $? >&2; } | head -n 1"},
+                               {"XDG_RUNTIME_DIR=" + place.path(), "PLACE=" + place.path()});
+    INFO(r.out << r.err);
+    CHECK(contains(r.err, "the reader of the output has ended, and this job with it"));
+    CHECK(contains(r.err, "\n141\n"));
+    require_nothing_left(place, 2);
+  }
 }
 
 TEST_CASE("too few descriptors for the ranks' pipes: the limit is named", "[rondo-run]") {
@@ -482,6 +514,7 @@ TEST_CASE("bad command lines", "[rondo-run]") {
       {{"-n", "2", "--timeout", "nan", "true"}, 2, "--timeout: 'nan' is not"},
       {{"-n", "2", "--lost-after", "nan", "true"}, 2, "--lost-after: 'nan' is not"},
       {{"-n", "2", "--max-restarts", "-1", "true"}, 2, "--max-restarts: '-1' is not"},
+      {{"--hostfile", "/", "true"}, 2, "--hostfile is \"/\", which cannot be read: Is a directory"},
   };
   for (const Case& c : cases) {
     std::vector<std::string> argv{RONDO_RUN};
