@@ -16,6 +16,14 @@ STEPS, WARM_UP = 30, 10
 PEAKS = {"H100 80GB HBM3": 989e12, "H200": 989e12, "A100": 312e12}  # dense products in bf16, by the data sheets
 LAYER_GOAL, LOSS_GOAL, TORCH_GOAL, HIDDEN_GOAL, LOG_GOAL = 0.8, 1e-4, 1.0, 0.8, 1.01
 NO_TORCH = "no PyTorch with CUDA here"
+# nano's two ranks as threads in every way to train: the flags, and how far its losses may be from those of the first, relative.
+FORM = [*NANO[:3], "--log-every", 0, "--device", "cuda", "--ranks", 2]
+FORM_STEPS, SAVED_STEPS = 12, 6
+FORMS = {"form-enqueued": (["--no-cuda-graph"], 0), "form-replayed": ([], 0), "form-zero": (["--zero", 1], 1e-4),
+         "form-auto-buckets": (["--bucket-cap-mb", "auto"], 1e-4), "form-control-steps": (["--control-steps", 2], 0),
+         "form-dp": (["--strategy", "dp"], 1e-4), "form-bf16": (["--dtype", "bf16"], 0.05), "form-fp16": (["--dtype", "fp16"], 0.05),
+         "form-compressed": (["--compress", "bf16"], 0.01), "form-saved": (["--checkpoint-every", SAVED_STEPS], 0),
+         "form-resumed": (["--resume"], 0)}  # from form-saved's checkpoint
 
 
 def write_tokens(path, count):
@@ -55,6 +63,34 @@ def run_training(check, root, train):
     if check.has("train-gpt2-2-threads", check.program(THREADS)):
         # What is hidden is measured in steps that are enqueued: in so short a run with graphs, in the second alone.
         check.measure("train-gpt2-2-threads", [check.program(THREADS), *gpt2, "--ranks", 2, "--no-cuda-graph", "--log-every", 0], 40)
+
+
+def run_forms(check, root):
+    """What a single run on a GPU does not show: each form's losses are the first form's."""
+    program = check.program(THREADS)
+    for name, (flags, _) in FORMS.items():
+        if check.has(name, program):
+            steps = SAVED_STEPS if name == "form-saved" else FORM_STEPS
+            kept = ["--checkpoint-dir", check.scratch / "checkpoints"] if name in ("form-saved", "form-resumed") else []
+            check.measure(name, [program, *FORM, "--steps", steps, "--data", root / "LICENSE", *flags, *kept], 20)
+
+
+def losses(document):
+    """{step: loss}"""
+    return {step["step"]: step["loss"] for step in (document or {}).get("steps", [])}
+
+
+def farthest_form(measured):
+    """(by how many times its bound the worst form's losses differ from the first's, a sentence); None: nothing to compare."""
+    wanted = losses(measured.get("form-enqueued"))
+    found = []
+    for name, (_, bound) in FORMS.items():
+        ours = losses(measured.get(name))
+        shared = wanted.keys() & ours.keys()
+        if shared and name != "form-enqueued":
+            difference = max(abs(ours[step] - wanted[step]) / wanted[step] for step in shared)
+            found.append((difference / max(bound, 1e-12), f"{name}: {difference:.1e}, {len(shared)} steps"))
+    return max(found, default=None)
 
 
 def median_step(document):
@@ -112,6 +148,9 @@ def goals(report, goal, not_measured):
     cost = logged / ours if logged and ours else None
     add("logging every step against never: time of a step", f"<= {LOG_GOAL}", cost, cost and cost <= LOG_GOAL, cost and f"{logged:.2f} ms",
         "train-gpt2-logged")
+    farthest = farthest_form(measured)
+    add("nano's two ranks in every form of training: losses, as parts of what each may differ", "<= 1", farthest and farthest[0],
+        farthest and farthest[0] <= 1, farthest and farthest[1], "form-enqueued")
     return found
 
 

@@ -88,7 +88,7 @@ PERF = {"results": [{"size": 8192, "algorithm": "one_shot", "backend": "rondo",
 LAYERS = {"device": "Stub", "step_ms": 26.5,
           "results": [{"layer": "GELU", "us": 50.0, "bytes": 2e8, "operations": 0.0, "of_bound": 0.9},
                       {"layer": "attention", "us": 400.0, "bytes": 1e8, "operations": 2e10, "of_bound": 0.5}]}
-TRAIN = {"steps": [{"step_ms": 50.0 if i < 10 else 30.0, "loss": 5.0 - i / 100} for i in range(40)],
+TRAIN = {"steps": [{"step": i + 1, "step_ms": 50.0 if i < 10 else 30.0, "loss": 5.0 - i / 100} for i in range(40)],
          "summary": {"ranks": 2, "hidden_fraction": 0.85, "comm_us": 2000.0, "exposed_comm_ms": 0.3, "gemm_gflops_per_rank": 4e5}}
 PROGRAMS = {"layers_bench_cuda": ("layers", LAYERS), "rondo-train": ("train", TRAIN), "rank_threads_cuda": ("train", TRAIN), "kernels_bench_cuda": ("kernels", KERNELS), "device_engine_bench": ("engine", ENGINE), "rondo-perf": ("perf", PERF),
             "kernels_cuda_test": ("", {}), "device_engine_test": ("", {}), "communicator_device_cuda_test": ("", {}), "one_test": ("one_test", {}), "two_test": ("", {})}
@@ -217,6 +217,13 @@ class GpuCheck(unittest.TestCase):
         share = gpu_training.utilisation(gpt2, [{"name": "NVIDIA H100 80GB HBM3"}], 30)
         self.assertEqual(share, "; 44% of the peak of 989 Tflop/s")
         self.assertEqual(gpu_training.utilisation(gpt2, [{"name": "Stub GPU 9000"}], 30), "")
+        forms = goals["nano's two ranks in every form of training"]
+        self.assertEqual((forms["value"], forms["met"]), (0, True))
+        # One form has other losses than the first.
+        other = {"steps": [dict(step, loss=step["loss"] * 1.0002) for step in TRAIN["steps"]]}
+        judged = gpu_training.farthest_form({"form-enqueued": TRAIN, "form-zero": other, "form-bf16": other})
+        self.assertAlmostEqual(judged[0], 2)
+        self.assertEqual(judged[1], "form-zero: 2.0e-04, 40 steps")
         # Two runs of other losses.
         losses = dict(self.report, measured={"train-nano": TRAIN, "train-nano-host": {"steps": [{"step_ms": 1, "loss": 5.0}] * 40}})
         judged = next(goal for goal in gpu_report.goals_of(losses) if goal["what"].startswith("nano"))
