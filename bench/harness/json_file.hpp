@@ -20,7 +20,7 @@ class JsonFile {
   Status open();
   /// Whether to write an unfinished document now: about once a second, and only to a plain file.
   bool wants_interim() const;
-  /// After a failure, as on a full disk, a plain file is as before.
+  /// After a failure, as on a full disk, a plain file is as before, if its folder can be written.
   Status write(const nlohmann::json& document);
 
  private:

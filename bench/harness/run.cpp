@@ -197,7 +197,7 @@ Heading heading_of(const PerfProgram& program, const PerfOptions& options, const
 
 constexpr const char* kGoesOn = "the run has not come to its end";
 
-/// Logs what is not. (An unfinished document that cannot be written is no error yet.)
+/// Logs a failure to write. (An unfinished document that cannot be written is no error yet.)
 bool is_ok(const Status& written) {
   if (!written.ok()) spdlog::error("{}", written.to_string());
   return written.ok();

@@ -434,6 +434,10 @@ Status DeviceRunner::launch() {
   // Not by the handle, which may be that of an earlier stream whose work still runs.
   const uint64_t identity = RONDO_TRY(identify(begun.stream, begun.capture));
   RONDO_TRY(follow(begun.stream, identity, begun.capture));
+  if (begun.capture == 0 && programs_->has_new()) {
+    RONDO_TRY(keep_bounded(begun.stream));
+    RONDO_TRY(programs_->copy_new(begun.stream));
+  }
   if (begun.capture == 0) RONDO_TRY(keep_bounded(begun.stream));
   const int rank = bootstrap_.rank();
   RankControl& control = memory_->control(rank);

@@ -165,10 +165,7 @@ class DeviceRunner {
   };
   Result<Programmed> upload(const engine::Operation& operation);
   Status need_barrier();
-  Result<const Uploaded*> find_program(const engine::ExecutionPlan& plan,
-                                       const std::shared_ptr<const engine::Prepared>& owner,
-                                       Programs::Destination to);
-  Result<Programmed> find_barrier(Programs::Destination to);
+  Result<Programmed> find_barrier(bool captured);
   Result<Programmed> find_programs(const engine::Operation& operation, bool captured);
   /// Whether the ranks ask each other, on every rank alike.
   bool asks(const engine::Prepared& prepared) const {
@@ -230,7 +227,7 @@ class DeviceRunner {
   std::atomic<bool> has_lost_{false};
   std::unique_ptr<WireProxy> proxy_;  // likewise
   Stream copies_ = nullptr;
-  Event launched_ = nullptr;  // recorded after every launch and copy that is not captured
+  Event launched_ = nullptr;  // recorded after every launch that is not captured
   Event captured_ = nullptr;  // after every launch that is
   Event marks_[2] = {};       // in turn, before every kMarkEvery-th launch that is not
   uint64_t launches_ = 0;     // that are not captured

@@ -47,9 +47,11 @@ Status DeviceRunner::need_barrier() {
   return {};
 }
 
-Result<DeviceRunner::Programmed> DeviceRunner::find_barrier(Programs::Destination to) {
+Result<DeviceRunner::Programmed> DeviceRunner::find_barrier(bool captured) {
   RONDO_TRY(need_barrier());
-  return Programmed{RONDO_TRY(find_program(barrier_->staged, barrier_, to)), nullptr};
+  const Uploaded* const barrier =
+      RONDO_TRY(programs_->find(barrier_->staged, barrier_, bootstrap_.size(), captured));
+  return Programmed{barrier, nullptr};
 }
 
 Result<DeviceRunner::Copies> DeviceRunner::find_copies(const engine::Operation& operation) {

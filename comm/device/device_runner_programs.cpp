@@ -1,4 +1,4 @@
-// The programs of a rank's operations in its GPU's memory: room for them, and copies of new ones.
+// The programs of a rank's operations in its GPU's memory: and room for them.
 #include <fmt/format.h>
 
 #include <set>
@@ -44,30 +44,12 @@ Status DeviceRunner::make_room(const std::list<engine::Operation>& operations) {
   return {};
 }
 
-// A new program is copied by its first call's stream, before the kernel, and as a launch: whatever
-// follows a launch, or waits for it, does so for the copy.
-Result<const Uploaded*> DeviceRunner::find_program(
-    const engine::ExecutionPlan& plan, const std::shared_ptr<const engine::Prepared>& owner,
-    Programs::Destination to) {
-  const bool copies = !to.captured && programs_->needed(plan, false) > 0;
-  if (!copies) return programs_->find(plan, owner, bootstrap_.size(), to);
-  const uint64_t identity = RONDO_TRY(identify(to.stream, 0));
-  RONDO_TRY(follow(to.stream, identity, 0));
-  RONDO_TRY(keep_bounded(to.stream));
-  const Uploaded* const found = RONDO_TRY(programs_->find(plan, owner, bootstrap_.size(), to));
-  has_launched_.store(true, std::memory_order_relaxed);
-  RONDO_TRY(cuda_.record(launched_, to.stream));
-  last_launched_ = {.stream = identity, .capture = 0};
-  return found;
-}
-
 Result<DeviceRunner::Programmed> DeviceRunner::find_programs(const engine::Operation& operation,
                                                              bool captured) {
   const engine::Prepared& prepared = *operation.prepared;
-  const Programs::Destination to = {.captured = captured, .stream = operation.stream};
-  if (is_by_copies(prepared)) return find_barrier(to);
+  if (is_by_copies(prepared)) return find_barrier(captured);
   const auto find = [&](const engine::ExecutionPlan& plan) {
-    return find_program(plan, operation.keep_alive, to);
+    return programs_->find(plan, operation.keep_alive, bootstrap_.size(), captured);
   };
   const Uploaded* const plan =
       RONDO_TRY(find(prepared.direct ? *prepared.direct : prepared.staged));

@@ -56,8 +56,7 @@ Programs::~Programs() {
 
 Result<const Uploaded*> Programs::find(const engine::ExecutionPlan& plan,
                                        const std::shared_ptr<const engine::Prepared>& owner,
-                                       int ranks, Destination to) {
-  const bool captured = to.captured;
+                                       int ranks, bool captured) {
   auto& known = captured ? captured_ : plain_;
   if (const auto found = known.find(&plan); found != known.end()) return &found->second;
   const schedule::Program& program = plan.program;
@@ -94,8 +93,6 @@ Result<const Uploaded*> Programs::find(const engine::ExecutionPlan& plan,
     RONDO_TRY(copy_and_wait(*cuda_, at, staged, bytes, stream_, "a program"));
     high_ -= all;
   } else {
-    // Not awaited: where streams share a queue, it may stand behind kernels that wait for a peer.
-    RONDO_TRY(cuda_->copy(at, staged, bytes, to.stream));
     low_ += all;
   }
   return &known.emplace(&plan, std::move(uploaded)).first->second;
@@ -107,7 +104,13 @@ size_t Programs::needed(const engine::ExecutionPlan& plan, bool captured) const 
 
 void Programs::forget() {
   plain_.clear();
-  low_ = kScratch;
+  low_ = copied_ = kScratch;
+}
+
+Status Programs::copy_new(Stream stream) {
+  RONDO_TRY(cuda_->copy(memory_ + copied_, staging_ + copied_, low_ - copied_, stream));
+  copied_ = low_;
+  return {};
 }
 
 }  // namespace rondo::device

@@ -32,19 +32,17 @@ class Programs {
   Programs(const Programs&) = delete;
   Programs& operator=(const Programs&) = delete;
 
-  /// Where a program goes that find() has to copy.
-  struct Destination {
-    /// A graph uses it, which may be replayed at any time, so it is never dropped; and the call waits
-    /// for the copy, some microseconds, which is no part of the graph.
-    bool captured = false;
-    /// Otherwise on this stream, in its turn. REQUIRES: kernels that read it come after that.
-    Stream stream = nullptr;
-  };
-  /// The plan, one of `owner`'s, on the device. The first call for it copies it there.
-  /// kResourceExhausted: there is no room; forget() makes some, unless graphs have it all.
+  /// The plan, one of `owner`'s, in device memory. `captured`: a graph uses it, which may be replayed at
+  /// any time, so it is never dropped; the first call for it waits for its copy, some microseconds.
+  /// Another new plan is there after copy_new(). kResourceExhausted: there is no room; forget() makes
+  /// some, unless graphs have it all.
   Result<const Uploaded*> find(const engine::ExecutionPlan& plan,
                                const std::shared_ptr<const engine::Prepared>& owner, int ranks,
-                               Destination to);
+                               bool captured);
+  /// Whether find() has found plans that are to be copied, and copies them in the stream's turn. Waits
+  /// for nothing: where streams share a queue, a copy may stand behind kernels that wait for a peer.
+  bool has_new() const { return copied_ < low_; }
+  Status copy_new(Stream stream);
   /// Bytes that find() would need for the plan, 0 if it is present; and the bytes available.
   size_t needed(const engine::ExecutionPlan& plan, bool captured) const;
   size_t room() const { return high_ - low_; }
@@ -59,13 +57,15 @@ class Programs {
   static constexpr size_t kScratch = 256;
 
   Programs(std::shared_ptr<CudaCalls> cuda, size_t bytes, Stream stream)
-      : cuda_(std::move(cuda)), stream_(stream), low_(kScratch), high_(bytes) {}
+      : cuda_(std::move(cuda)), stream_(stream), high_(bytes) {}
 
   const std::shared_ptr<CudaCalls> cuda_;
   const Stream stream_;
   std::byte* memory_ = nullptr;
-  std::byte* staging_ = nullptr;  // on the host, laid out alike: copies may be on their way
-  size_t low_, high_;             // free is what lies between: below, what may be forgotten
+  std::byte* staging_ =
+      nullptr;  // on the host; a place for each program, for copies are not awaited
+  size_t low_ = kScratch, high_;  // free is what lies between: below, what may be forgotten
+  size_t copied_ = kScratch;      // of that the part whose copy is enqueued
   std::map<const engine::ExecutionPlan*, Uploaded> plain_, captured_;
 };
 

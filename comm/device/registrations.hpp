@@ -131,8 +131,8 @@ class Registrations {
   Status import(std::span<const MemoryOffer> offers, Registered& made);
   Status need_table();
   Status write_table(uint32_t place, std::span<const transport::cuda_ipc::PeerMapping> mappings);
-  /// Closes what has ended when this rank's kernels have, within ten seconds; whether there was any,
-  /// and it is closed.
+  /// Closes what has ended when this rank's kernels have, within a second. Returns whether it has closed
+  /// something, and nothing is left.
   bool await_ended();
   void let_go(const Registered& one);
 

@@ -90,7 +90,7 @@ std::optional<Order> TerminalConsole::next_order() {
 
 int TerminalConsole::exit_code() const {
   if (reader_is_gone()) {
-    spdlog::error("the reader of the output has ended, and this job with it");
+    spdlog::error("the reader of the output has ended: what came after that is lost");
     return kPipeExit;
   }
   if (stdout_.error() == 0) return 0;

@@ -258,9 +258,11 @@ int start(const RunFlags& flags, const std::vector<rondo::run::JobHost>& hosts, 
   int output_code = 0;
   const int code = run_attempts(job, flags.max_restarts, flags.timeout_s, [&](const auto& attempt) {
     TerminalConsole console(ranks, !flags.no_prefix);
-    const JobResult result =
+    JobResult result =
         hosts.empty() ? run_job(attempt, console) : run_on_hosts(where, attempt, console);
-    output_code = std::max(output_code, console.exit_code());
+    const int lost = console.exit_code();
+    if (lost == kPipeExit) result.rank_failed = false;  // nobody would read of another attempt
+    output_code = std::max(output_code, lost);
     return result;
   });
   return code == 0 ? output_code : code;

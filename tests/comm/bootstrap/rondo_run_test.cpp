@@ -477,7 +477,7 @@ TEST_CASE("where nobody reads the output any more, the ranks are stopped", "[ron
     const auto r = run_program({"sh", "-c", "{ " + job + "; echo $? >&2; } | head -n 1"},
                                {"XDG_RUNTIME_DIR=" + place.path(), "PLACE=" + place.path()});
     INFO(r.out << r.err);
-    CHECK(contains(r.err, "the reader of the output has ended, and this job with it"));
+    CHECK(contains(r.err, "the reader of the output has ended: what came after that is lost"));
     CHECK(contains(r.err, "\n141\n"));
     require_nothing_left(place, 2);
   }

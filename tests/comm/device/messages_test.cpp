@@ -239,6 +239,29 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("A group of one rank does not wait for its own kernels, however many shapes are new") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const Installed installed(gpu);
+  World world(gpu, 2);
+  REQUIRE(world.all_created());
+  // More than the launches that may be in flight; rank 1's come from the same thread, after rank 0's.
+  constexpr size_t kShapes = 500, kElements = kShapes * (kShapes + 1) / 2;
+  std::vector<int32_t> values[2] = {std::vector<int32_t>(kElements, 1),
+                                    std::vector<int32_t>(kElements, 2)};
+  for (int rank = 0; rank < 2; ++rank) {
+    int32_t* data = values[rank].data();
+    REQUIRE(world[rank].group_start().ok());
+    for (size_t count = 1; count <= kShapes; data += count++) {
+      REQUIRE(world[rank]
+                  .broadcast(data, data, count, DataType::kInt32, 0, world.on_stream(rank))
+                  .ok());
+    }
+    REQUIRE(world[rank].group_end().ok());
+  }
+  world.synchronize();
+  CHECK(values[1] == values[0]);
+}
+
 TEST_CASE("A group of more operations than a launch takes is several launches") {
   const auto gpu = std::make_shared<FakeGpu>();
   const Installed installed(gpu);
