@@ -28,6 +28,7 @@
 #include "bench/harness/machine.hpp"
 #include "bench/harness/measure.hpp"
 #include "bench/harness/size.hpp"
+#include "kernels/host/cpu_mask.hpp"
 #include "rondo/memory.hpp"
 #include "rondo/rondo.h"
 
@@ -45,11 +46,12 @@ struct CompareOptions {
   bool in_place = false, no_gloo = false;
 };
 
-/// A library and the memory that it is measured on.
+/// A library, the memory that it is measured on, and the CPUs that its caller may use meanwhile.
 struct ComparedLibrary {
   std::string label;
   Backend* backend;
   Buffers buffers;
+  kernels::CpuMask cpus;
 };
 
 /// One size: for every contender the slowest rank's mean of each round.
@@ -89,6 +91,7 @@ Status run_round(Backend& mpi, const std::vector<ComparedLibrary>& contenders,
                  std::vector<std::vector<double>>& times_us) {
   for (size_t i = 0; i < contenders.size(); ++i) {
     Backend& backend = *contenders[i].backend;
+    kernels::bind_to_cpus(contenders[i].cpus);
     RONDO_TRY(mpi.barrier());
     const size_t warmup = std::clamp<size_t>(iterations[i] / 10, 1, 100);
     for (size_t w = 0; w < warmup; ++w) RONDO_TRY(backend.run(operations[i]));
@@ -103,6 +106,7 @@ Result<ComparedRounds> compare_size(Backend& mpi, const std::vector<ComparedLibr
   std::vector<size_t> iterations;
   for (const ComparedLibrary& contender : contenders) {
     Backend& backend = *contender.backend;
+    kernels::bind_to_cpus(contender.cpus);
     auto wrong = RONDO_TRY(check(backend, shape, contender.buffers, options.in_place));
     if (wrong > 0) {
       return Status(Code::kDataError, contender.label + " has " + std::to_string(wrong) +
@@ -176,7 +180,14 @@ Status compare_all(const CompareOptions& options, const std::string& directory, 
   }
   const auto mpi = make_mpi_backend();
   const int rank = mpi->rank(), ranks = mpi->size();
+  // Gloo is not pinned: see rondo-perf-gloo. Its thread gets the CPUs of the one that makes it.
+  const kernels::CpuMask all_cpus = kernels::allowed_cpus();
+  std::unique_ptr<Backend> gloo;
+  if (!options.no_gloo) {
+    gloo = RONDO_TRY(make_gloo_backend(rank, ranks, directory + "/gloo", options.interface));
+  }
   const std::string pinning = pin(rank, ranks);
+  const kernels::CpuMask own_cpus = kernels::allowed_cpus();
 
   Config config;
   config.rank = rank;
@@ -189,14 +200,11 @@ Status compare_all(const CompareOptions& options, const std::string& directory, 
 
   // The peers share rondo's plain buffers, so that none has better pages.
   const Buffers& plain = memory.of(false);
-  std::vector<ComparedLibrary> contenders = {{"rondo plain", rondo.get(), plain},
-                                             {"rondo library", rondo.get(), memory.of(true)},
-                                             {mpi->name(), mpi.get(), plain}};
-  std::unique_ptr<Backend> gloo;
-  if (!options.no_gloo) {
-    gloo = RONDO_TRY(make_gloo_backend(rank, ranks, directory + "/gloo", options.interface));
-    contenders.push_back({gloo->name(), gloo.get(), plain});
-  }
+  std::vector<ComparedLibrary> contenders = {
+      {"rondo plain", rondo.get(), plain, own_cpus},
+      {"rondo library", rondo.get(), memory.of(true), own_cpus},
+      {mpi->name(), mpi.get(), plain, own_cpus}};
+  if (gloo) contenders.push_back({gloo->name(), gloo.get(), plain, all_cpus});
   std::vector<CallShape> shapes;
   for (size_t bytes : sizes_of({.min = *min, .max = *max, .factor = options.factor, .step = 0})) {
     shapes.push_back(shape_of(*collective, *type, *op, 0, bytes, ranks));
