@@ -22,6 +22,7 @@ FORM_STEPS, SAVED_STEPS = 12, 6
 FORMS = {"form-enqueued": (["--no-cuda-graph"], 0), "form-replayed": ([], 0), "form-zero": (["--zero", 1], 1e-4),
          "form-auto-buckets": (["--bucket-cap-mb", "auto"], 1e-4), "form-control-steps": (["--control-steps", 2], 0),
          "form-dp": (["--strategy", "dp"], 1e-4), "form-bf16": (["--dtype", "bf16"], 0.05), "form-fp16": (["--dtype", "fp16"], 0.05),
+         "form-tf32": (["--tf32"], 0.01),
          "form-compressed": (["--compress", "bf16"], 0.01), "form-saved": (["--checkpoint-every", SAVED_STEPS], 0),
          "form-resumed": (["--resume"], 0)}  # from form-saved's checkpoint
 

@@ -205,6 +205,8 @@ TEST_CASE("options: flags that do not go together are refused, both named") {
       {"--model", "gpt", "--no-split-tied", "--tied-rows", "whole"},
       {"--model", "gpt", "--device", "cuda", "--tied-rows", "whole"},
       {"--device", "cuda", "--dtype", "fp64"},
+      {"--dtype", "fp32", "--tf32"},
+      {"--device", "cuda", "--dtype", "bf16", "--tf32"},
       {"--strategy", "dp", "--device", "cuda", "--dtype", "bf16"},
       {"--device", "cuda", "--threads", "2"},
       {"--device", "cuda", "--pace", "1GB/s,20us"},

@@ -35,6 +35,10 @@ class Device {
   transport::cuda_ipc::CudaCalls& cuda() { return *cuda_; }
   /// Where everything is computed. It does not wait for CUDA's default stream.
   Stream stream() const { return stream_; }
+  /// Whether matrix products of floats may round what they multiply to TF32 (10 bits of mantissa),
+  /// for tensor cores; not unless told to. Products ask when they are opened.
+  bool tf32() const { return tf32_; }
+  void set_tf32(bool allowed) { tf32_ = allowed; }
 
   /// The first failure of a call that returns none: later ones do nothing. It says what was called.
   const Status& status() const { return status_; }
@@ -80,6 +84,7 @@ class Device {
   const int number_;
   const std::string name_;
   const Stream stream_;
+  bool tf32_ = false;
   Status status_;
   std::function<Status()> ranks_;
   std::map<const void*, size_t> shared_;  // by kernel: what it may ask for, beyond the usual

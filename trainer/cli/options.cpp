@@ -196,6 +196,10 @@ void add_optimizer(CLI::App& app, TrainOptions& o) {
       ->check(not_negative());
   app.add_option("--dtype", o.dtype, "bf16, fp16: weights and gradients rounded, fp32 masters")
       ->check(choice({"fp32", "fp64", "bf16", "fp16"}, {}));
+  app.add_flag(
+      "--tf32", o.tf32,
+      "--device cuda, fp32: matrix products round what they multiply to 10 bits, on tensor "
+      "cores");
 }
 
 void add_ranks(CLI::App& app, TrainOptions& o) {
@@ -328,6 +332,7 @@ constexpr auto kCosine = [](const TrainOptions& o) { return o.lr_decay == "cosin
 constexpr auto kScaled = [](const TrainOptions& o) { return o.lr_scale != "none"; };
 constexpr auto kValidates = [](const TrainOptions& o) { return !o.validation.empty(); };
 constexpr auto kGpu = [](const TrainOptions& o) { return o.on_gpu(); };
+constexpr auto kGpuFp32 = [](const TrainOptions& o) { return o.on_gpu() && o.dtype == "fp32"; };
 constexpr auto kFp32 = [](const TrainOptions& o) { return o.dtype == "fp32"; };
 constexpr Belongs kBelongs[] = {
     {"--heads", "--model gpt", kGpt},
@@ -347,6 +352,7 @@ constexpr Belongs kBelongs[] = {
     {"--base-batch", "--lr-scale linear or sqrt", kScaled},
     {"--validate-every", "--validation", kValidates},
     {"--no-cuda-graph", "--device cuda", kGpu},
+    {"--tf32", "--device cuda and --dtype fp32", kGpuFp32},
     {"--compress", "--dtype fp32 (bf16 and fp16 travel as they are, fp64 is not to be rounded)",
      kFp32},
 };

@@ -57,6 +57,7 @@ struct TrainOptions {
   double bucket_cap_mb = 25;  // or kDdpAutoCap
   bool no_overlap = false;
   bool no_cuda_graph = false;
+  bool tf32 = false;
   std::string average = "terms";
   bool join = false;
   bool no_broadcast_buffers = false;

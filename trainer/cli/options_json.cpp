@@ -43,6 +43,7 @@ nlohmann::ordered_json to_json(const TrainOptions& o) {
           {"min_lr", o.min_lr},
           {"warmup", o.warmup},
           {"dtype", o.dtype},
+          {"tf32", o.tf32},
           {"device", o.device},
           {"strategy", o.strategy},
           {"break", o.sabotage},

@@ -219,6 +219,7 @@ template <class T>
 Result<std::unique_ptr<DeviceTrainer>> open(const TrainOptions& options, const SampleShape& shape,
                                             RankDevice& on, Communicator& host) {
   std::unique_ptr<Device> device = RONDO_TRY(Device::open(on.number));
+  device->set_tf32(options.tf32);
   auto trainer = std::make_unique<TrainerOf<T>>(options, std::move(device), on.communicator, host);
   const Status opened = trainer->open(shape);
   if (!opened.ok()) trainer->give_up(opened);  // before its memory is freed

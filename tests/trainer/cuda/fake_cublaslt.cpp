@@ -5,8 +5,9 @@
 #include <cstring>
 
 namespace {
-uint32_t alignments[4];  // of the last choice: of its A, B, C and D
-int anything;            // what handles point to
+uint32_t alignments[4];          // of the last choice: of its A, B, C and D
+cublasComputeType_t arithmetic;  // of the last product
+int anything;                    // what handles point to
 template <class Handle>
 cublasStatus_t give(Handle* handle) {
   *handle = reinterpret_cast<Handle>(&anything);
@@ -17,12 +18,14 @@ cublasStatus_t give(Handle* handle) {
 extern "C" {
 
 const uint32_t* fake_cublaslt_alignments() { return alignments; }
+cublasComputeType_t fake_cublaslt_arithmetic() { return arithmetic; }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) { return give(handle); }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t) { return CUBLAS_STATUS_SUCCESS; }
 const char* cublasLtGetStatusString(cublasStatus_t) { return "a fake's status"; }
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* made, cublasComputeType_t,
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* made, cublasComputeType_t type,
                                         cudaDataType_t) {
+  arithmetic = type;
   return give(made);
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t) { return CUBLAS_STATUS_SUCCESS; }

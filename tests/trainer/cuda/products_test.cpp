@@ -1,6 +1,7 @@
 // The errors for a missing or wrong cuBLASLt library, and the alignments that products announce to it.
 #include "trainer/layers/cuda/products.hpp"
 
+#include <cublasLt.h>
 #include <dlfcn.h>
 
 #include <cstdlib>
@@ -70,6 +71,37 @@ TEST_CASE("products announce to cuBLASLt the alignment of matrices and their row
   CHECK((told(product) == Wanted{8, 2, 32}));
   products = Status(Code::kAborted, "ended");  // before the library's memory and the device go
   CHECK((*device)->cuda().release(memory).ok());
+}
+
+TEST_CASE("products of floats are TF32's only where the device allows it") {
+  const Installed installed(std::make_shared<FakeGpu>());
+  void* const library = dlopen(RONDO_FAKE_CUBLASLT, RTLD_NOW);
+  REQUIRE(library != nullptr);
+  const auto arithmetic =
+      reinterpret_cast<cublasComputeType_t (*)()>(dlsym(library, "fake_cublaslt_arithmetic"));
+  for (bool allowed : {false, true}) {
+    auto device = Device::open(0);
+    REQUIRE(device.ok());
+    (*device)->set_tf32(allowed);
+    setenv("RONDO_CUBLASLT", RONDO_FAKE_CUBLASLT, 1);
+    auto products = cuda::open_products(**device);
+    unsetenv("RONDO_CUBLASLT");
+    REQUIRE(products.ok());
+    std::byte* const memory = *(*device)->cuda().allocate(1 << 12);
+    const cuda::DeviceProduct product{.m = 8,
+                                      .n = 8,
+                                      .k = 8,
+                                      .a = {.data = memory, .stride = 8},
+                                      .b = {.data = memory, .stride = 8},
+                                      .c = memory,
+                                      .c_stride = 8};
+    (*products)->multiply(DataType::kFloat32, product);
+    CHECK(arithmetic() == (allowed ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F));
+    (*products)->multiply(DataType::kBFloat16, product);
+    CHECK(arithmetic() == CUBLAS_COMPUTE_32F);
+    products = Status(Code::kAborted, "ended");
+    CHECK((*device)->cuda().release(memory).ok());
+  }
 }
 
 }  // namespace rondo::trainer::products_test

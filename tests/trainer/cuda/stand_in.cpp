@@ -3,7 +3,10 @@
 #include "tests/trainer/cuda/stand_in.hpp"
 
 #include <array>
+#include <bit>
+#include <cstdint>
 #include <set>
+#include <type_traits>
 #include <vector>
 
 #include "tests/trainer/cuda/walk.hpp"
@@ -53,9 +56,20 @@ std::vector<float> gather(const DeviceMatrix& from, size_t rows, size_t columns)
   return values;
 }
 
+/// Rounded to TF32: to 10 bits of mantissa, ties away from zero, as cvt.rna does.
+void round_to_tf32(std::vector<float>& values) {
+  for (float& value : values) {
+    value = std::bit_cast<float>((std::bit_cast<uint32_t>(value) + 0x1000) & 0xffffe000);
+  }
+}
+
 template <class T>
-void multiply_one(const DeviceProduct& p) {
-  const std::vector<float> a = gather<T>(p.a, p.m, p.k), b = gather<T>(p.b, p.k, p.n);
+void multiply_one(const DeviceProduct& p, bool tf32) {
+  std::vector<float> a = gather<T>(p.a, p.m, p.k), b = gather<T>(p.b, p.k, p.n);
+  if (tf32 && std::is_same_v<T, float>) {
+    round_to_tf32(a);
+    round_to_tf32(b);
+  }
   std::vector<float> c(p.m * p.n);
   if (p.k > 0) {
     multiply<float>({.m = p.m,
@@ -91,10 +105,10 @@ class Products final : public DeviceProducts {
       device_.note(gpu->wait_for_everything());
       if (!device_.status().ok()) return;
     }
-    gpu->enqueue(device_.stream(), [type, product] {
-      type == DataType::kBFloat16  ? multiply_one<BFloat16Bits>(product)
-      : type == DataType::kFloat16 ? multiply_one<Float16Bits>(product)
-                                   : multiply_one<float>(product);
+    gpu->enqueue(device_.stream(), [type, product, tf32 = device_.tf32()] {
+      type == DataType::kBFloat16  ? multiply_one<BFloat16Bits>(product, tf32)
+      : type == DataType::kFloat16 ? multiply_one<Float16Bits>(product, tf32)
+                                   : multiply_one<float>(product, tf32);
     });
   }
 

@@ -109,6 +109,18 @@ TEST_CASE("on GPUs the optimizer's state may be cut into shards", "[again]") {
   CHECK(got["summary"]["optimizer_bytes"] < got["summary"]["optimizer_bytes_without_zero"]);
 }
 
+TEST_CASE("on GPUs products are of TF32 if asked for, and of floats if not", "[again]") {
+  const Workplace place;
+  const Words words = kGpt + Words{"--data", place.data(), "--steps", "3"};
+  const json exact = on_gpus(place, words, 2), expected = on_host(place, words, 2);
+  const json rounded = on_gpus(place, words + Words{"--tf32"}, 2);
+  require_same_losses(exact, expected, 1e-5);
+  require_same_losses(rounded, expected, 1e-3);
+  CHECK(rounded["summary"]["parameter_hash"] != exact["summary"]["parameter_hash"]);
+  CHECK(rounded["config"]["tf32"] == true);
+  CHECK(exact["config"]["tf32"] == false);
+}
+
 TEST_CASE("on GPUs gradients may travel in two bytes", "[again]") {
   const Workplace place;
   const auto check = [&](const char* type, const char* zero, int ranks) {

@@ -102,7 +102,11 @@ Alignments alignments_of(DataType type, const DeviceProduct& p) {
 class CublasProducts final : public DeviceProducts {
  public:
   CublasProducts(Device& device, const Library& library, cublasLtHandle_t handle)
-      : device_(device), library_(library), handle_(handle), workspace_(device, kWorkspaceBytes) {}
+      : device_(device),
+        tf32_(device.tf32()),
+        library_(library),
+        handle_(handle),
+        workspace_(device, kWorkspaceBytes) {}
 
   ~CublasProducts() override {
     (void)device_.wait();
@@ -199,7 +203,9 @@ class CublasProducts final : public DeviceProducts {
     const cudaDataType_t element = type == DataType::kBFloat16  ? CUDA_R_16BF
                                    : type == DataType::kFloat16 ? CUDA_R_16F
                                                                 : CUDA_R_32F;
-    RONDO_TRY(status_of(library_.create_operation(&plan.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+    const bool tf32 = type == DataType::kFloat32 && tf32_;
+    const cublasComputeType_t arithmetic = tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    RONDO_TRY(status_of(library_.create_operation(&plan.operation, arithmetic, CUDA_R_32F),
                         "cublasLtMatmulDescCreate"));
     const cublasOperation_t first = p.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t second = p.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -253,6 +259,7 @@ class CublasProducts final : public DeviceProducts {
   }
 
   Device& device_;
+  const bool tf32_;
   const Library library_;
   const cublasLtHandle_t handle_;
   DeviceArray<std::byte> workspace_;
