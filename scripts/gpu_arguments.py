@@ -25,6 +25,7 @@ CHANNELS = {2: 64, 4: 32, 8: 16}
 COLLECTIVES = ("reduce_scatter", "all_gather", "broadcast", "barrier", "reduce", "gather", "scatter", "all_to_all", "all_gather_v",
                "reduce_scatter_v", "all_to_all_v", "gather_v", "scatter_v", "inclusive_scan", "exclusive_scan", "sendrecv")
 TORCH_DROP_IN = {"nccl-drop-in-torch": [], "nccl-drop-in-torch-left": ["--leave"]}  # PyTorch on rondo in NCCL's place
+GPUS = ("gpus-nccl", "gpus-threads", "gpus-processes", "gpus-train")  # a rank on each of several
 COPIES = ("copy-engine", "two-shot-direct")  # all_gather by the copy engine, and beside it by the kernel
 
 
@@ -38,7 +39,8 @@ def stages_of(arguments):
     threads = [f"perf-{ranks}-threads{part}" for ranks in RANKS for part in ("", "-large", *(["-large-channels"] if ranks in CHANNELS else []))]
     return [*building, "tests", *gpu_training.STAGES, "kernels", "engine", "perf-probe", "topology", *threads, "mps", "perf-2-processes",
             "perf-2-processes-large", *(copies_stage(way) for way in COPIES), "perf-2-processes-all_gather", "nccl", "nccl-own",
-            "nccl-drop-in", *TORCH_DROP_IN, *(f"perf-{what}" for what in COLLECTIVES), "perf-types", *gpu_training.FORMS, *(sanitized_stage(*each) for each in SANITIZED)]
+            "nccl-drop-in", *TORCH_DROP_IN, *GPUS, *(f"perf-{what}" for what in COLLECTIVES), "perf-types", *gpu_training.FORMS, *gpu_training.LESSONS,
+            *(sanitized_stage(*each) for each in SANITIZED)]
 
 
 def copies_stage(way):
