@@ -1,12 +1,14 @@
-"""rondo on device memory beside NCCL, for scripts/compare: a rank on every GPU, or two on the only one, in one process of each library,
-which run alternately. Unlike an MPI, NCCL is not in rondo's process: each round runs both once, and ratios are taken within a round."""
+"""rondo on device memory beside NCCL, for scripts/compare: a rank on every GPU, as threads and as processes, or two threads on the only
+one. Unlike an MPI, NCCL is not in rondo's process: each round runs every program once, and ratios are taken within a round."""
 import json
 import os
 import pathlib
 import statistics
 import subprocess
+import sys
 import tempfile
 
+from stages import last_line
 from tables import size_text
 
 PROGRAMS = ("rondo-perf", "rondo-perf-nccl")
@@ -46,32 +48,49 @@ def run_once(command, place):
         except (OSError, subprocess.TimeoutExpired) as error:
             return str(error)
         if done.returncode != 0:
-            lines = done.stderr.strip().splitlines() or done.stdout.strip().splitlines() or ["it printed nothing"]
-            return f"{command[0]} ended with code {done.returncode}: {lines[-1]}"
+            return f"{command[0]} ended with code {done.returncode}: {last_line(done.stderr.strip() or done.stdout)}"
         results = json.loads(path.read_text())["results"]
     return {row["size"]: row[place]["time"] for row in results if row.get(place)}
 
 
+def ways_of(count):
+    """{how rondo's ranks run: its flags}. Processes on one GPU take turns without MPS, which scripts/gpu-check starts."""
+    return {"threads": ["--threads"], **({"processes, registered memory": ["--memory", "library"]} if count > 1 else {})}
+
+
 def measure(arguments, count, bin_dir):
-    """[{'size', 'rondo_us', 'nccl_us', 'ratio'}], medians of the rounds; after a failure a string with the reason."""
+    """[{'size', 'nccl_us', 'rondo': {way: {'us', 'ratio'}}}], medians of the rounds; after a failure a string with the reason."""
     words = [arguments.collective, "-b", arguments.minbytes, "-e", arguments.maxbytes, "-f", arguments.stepfactor, "-d", arguments.datatype,
              "-o", arguments.op, "--ranks", str(ranks_on(count))]
-    rondo = [str(bin_dir / PROGRAMS[0]), *words, "--device", "cuda", "--threads"]
-    nccl = [str(bin_dir / PROGRAMS[1]), *words]
+    rondo, nccl = ([str(bin_dir / program), *words] for program in PROGRAMS)
+    commands = {way: [*rondo, "--device", "cuda", *flags] for way, flags in ways_of(count).items()}
     place = "in_place" if arguments.in_place else "out_of_place"
-    times = {}
-    for _ in range(arguments.rounds):
-        both = []
-        for command in (rondo, nccl):
-            both.append(run_once(command, place))
-            if isinstance(both[-1], str):
-                return both[-1]
-        for size in both[0].keys() & both[1].keys():
-            times.setdefault(size, []).append((both[0][size], both[1][size]))
-    return [{"size": size, "rondo_us": statistics.median(own for own, _ in pairs), "nccl_us": statistics.median(peer for _, peer in pairs),
-             "ratio": statistics.median(peer / own for own, peer in pairs)} for size, pairs in sorted(times.items())]
+    rounds = []
+    while len(rounds) < arguments.rounds:
+        times = {}
+        for way, command in [*commands.items(), ("NCCL", nccl)]:
+            times[way] = run_once(command, place)
+            if isinstance(times[way], str):
+                if "--memory library" not in times[way] or way not in commands:
+                    return times[way]
+                print(f"compare: without {way}: {times.pop(way)}", file=sys.stderr)  # GPUs that do not share memory
+                del commands[way]
+                break
+        else:
+            rounds.append(times)
+    rounds = [{way: times[way] for way in [*commands, "NCCL"]} for times in rounds]
+    sizes = set.intersection(*(set(each) for times in rounds for each in times.values()))
+
+    def median(value, size):
+        return statistics.median(value({way: each[size] for way, each in times.items()}) for times in rounds)
+
+    return [{"size": size, "nccl_us": median(lambda us: us["NCCL"], size),
+             "rondo": {way: {"us": median(lambda us: us[way], size), "ratio": median(lambda us: us["NCCL"] / us[way], size)} for way in commands}}
+            for size in sorted(sizes)]
 
 
 def table_of(rows):
-    header = ["size", "rondo on GPUs", "NCCL"]
-    return header, [[size_text(row["size"]), f"{row['rondo_us']:.2f}", f"{row['nccl_us']:.2f} ({row['ratio']:.2f})"] for row in rows]
+    ways = list(rows[0]["rondo"]) if rows else []
+    header = ["size", "NCCL", *(f"rondo, {way}" for way in ways)]
+    return header, [[size_text(row["size"]), f"{row['nccl_us']:.2f}",
+                     *(f"{row['rondo'][way]['us']:.2f} ({row['rondo'][way]['ratio']:.2f})" for way in ways)] for row in rows]

@@ -168,9 +168,27 @@ echo '{{"results": [{{"size": 8, "out_of_place": {{"time": '$1'}}, "in_place": {
         self.perf("rondo-perf", "own", [1, 2, 10])
         self.perf("rondo-perf-nccl", "peers", [3, 6, 10])
         arguments = compare.parse_arguments(["--rounds", "3"])
-        rows = compare.compare_nccl.measure(arguments, 2, self.bin)
-        self.assertEqual(rows, [{"size": 8, "rondo_us": 2, "nccl_us": 6, "ratio": 3}])
-        self.assertEqual(compare.compare_nccl.table_of(rows)[1], [["8", "2.00", "6.00 (3.00)"]])
+        rows = compare.compare_nccl.measure(arguments, 1, self.bin)
+        self.assertEqual(rows, [{"size": 8, "nccl_us": 6, "rondo": {"threads": {"us": 2, "ratio": 3}}}])
+        self.assertEqual(compare.compare_nccl.table_of(rows), (["size", "NCCL", "rondo, threads"], [["8", "6.00", "2.00 (3.00)"]]))
+
+    def test_on_several_gpus_ranks_are_threads_and_processes(self):
+        self.perf("rondo-perf", "own", [1, 2, 2, 4])
+        self.perf("rondo-perf-nccl", "peers", [4, 8])
+        rows = compare.compare_nccl.measure(compare.parse_arguments(["--rounds", "2"]), 2, self.bin)
+        self.assertEqual(rows[0]["rondo"], {"threads": {"us": 1.5, "ratio": 4}, "processes, registered memory": {"us": 3, "ratio": 2}})
+
+    def test_where_no_memory_can_be_registered_threads_are_measured(self):
+        for words, expected in (("--memory library: no access", ["threads"]), ("a rank died", "code 1: a rank died")):
+            self.perf("rondo-perf-nccl", f"peers {words}".replace(" ", "-"), [4, 4])
+            self.perf("rondo-perf", f"own {words}".replace(" ", "-"), [1, 2])
+            own = self.bin / "rondo-perf"
+            own.write_text(own.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\ncase \"$*\" in *library*) echo '{words}' >&2; exit 1 ;; esac\n"))
+            rows = compare.compare_nccl.measure(compare.parse_arguments(["--rounds", "1"]), 2, self.bin)
+            if isinstance(expected, str):
+                self.assertIn(expected, rows)
+            else:
+                self.assertEqual(list(rows[0]["rondo"]), expected)
 
     def test_a_failure_is_named(self):
         self.stub("rondo-perf", "echo no device memory >&2; exit 2")
@@ -181,17 +199,17 @@ echo '{{"results": [{{"size": 8, "out_of_place": {{"time": '$1'}}, "in_place": {
         results, failures = [], []
         self.assertEqual(compare.beside_nccl(arguments, 1, results, failures), "")
         self.assertEqual((results, failures), ([], []))
-        self.perf("rondo-perf", "own0", [1])
+        self.perf("rondo-perf", "own0", [1, 1])
         self.stub("rondo-perf-nccl", "echo 'NCCL 2.28.9 has one rank per GPU; GPUs here: 1' >&2; exit 1")
         self.assertEqual(compare.beside_nccl(arguments, 1, results, failures), "")
         self.assertEqual((results, failures), ([], []))
-        self.perf("rondo-perf", "own", [1])
+        self.perf("rondo-perf", "own", [1, 1])
         self.stub("rondo-perf-nccl", "echo a GPU is gone >&2; exit 1")
         compare.beside_nccl(arguments, 2, results, failures)
         self.assertIn("a GPU is gone", failures[0])
-        self.perf("rondo-perf", "own2", [1])
+        self.perf("rondo-perf", "own2", [1, 1])
         self.perf("rondo-perf-nccl", "peers", [4])
-        self.assertIn("4.00 (4.00)", compare.beside_nccl(arguments, 2, results, failures))
+        self.assertIn("1.00 (4.00)", compare.beside_nccl(arguments, 2, results, failures))
         self.assertEqual((results[0]["ranks"], results[0]["device"]), (2, "cuda"))
 
     def test_two_ranks_on_one_gpu(self):
@@ -225,11 +243,11 @@ echo '{{"results": [{{"size": 8, "out_of_place": {{"time": 2}}}}]}}' >"$last\"""
         self.assertEqual((refused.returncode, refused.stderr), (1, "compare: --device cuda: nvidia-smi -L shows no GPU here\n"))
         self.assertEqual(self.start("--device", "cuda", "--oversubscribe").returncode, 2)
         self.stub("nvidia-smi", "echo 'GPU 0: a stub'; echo 'GPU 1: another'")
-        self.perf("rondo-perf", "own", [1])
+        self.perf("rondo-perf", "own", [1, 1])
         self.perf("rondo-perf-nccl", "peers", [4])
         done = self.start("--device", "cuda", "--only", "NCCL")
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("4.00 (4.00)", done.stdout)
+        self.assertIn("1.00 (4.00)", done.stdout)
         self.assertNotIn("left out", done.stderr)
 
 
