@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""scripts_test.py SOURCE: every script answers --help and refuses an unknown option, and neither writes a file; a build folder has the
-same compiler launcher whether a script or cmake configured it first."""
+"""scripts_test.py SOURCE: every script answers --help and refuses an unknown option, and neither writes a file; scripts/demo looks at its
+variables first; a build folder has the same compiler launcher whether a script or cmake configured it first."""
 import os
 import pathlib
 import shutil
@@ -42,6 +42,14 @@ def options(source, work):
         check(sorted(work.rglob("*")) == before, f"{program.name} writes {set(work.rglob('*')) - set(before)}")
 
 
+def demo_looks_first(source, _):
+    """Before it installs or builds anything."""
+    for given in ("RANKS=abc", "RANKS=0", "DATA=/nowhere"):
+        name, _, value = given.partition("=")
+        done = run(source / "scripts/demo", env={**os.environ, name: value})
+        check(done.returncode == 1 and not done.stdout and done.stderr.startswith(f"demo: {given}"), f"{given}: {done}")
+
+
 def launcher_of(build):
     for line in (build / "CMakeCache.txt").read_text(encoding="utf-8").splitlines():
         if line.startswith("CMAKE_CXX_COMPILER_LAUNCHER:"):
@@ -72,7 +80,7 @@ def launcher(source, work):
 
 def main():
     source = pathlib.Path(sys.argv[1]).resolve()
-    for scene in (options, launcher):
+    for scene in (options, demo_looks_first, launcher):
         with tempfile.TemporaryDirectory() as work:
             scene(source, pathlib.Path(work))
 
