@@ -1,5 +1,5 @@
 // A coroutine with a stack of its own. It runs one function after the other, each until it pauses or
-// ends, on the thread that made it.
+// ends, on one thread; the next function may have another.
 #pragma once
 
 #include <setjmp.h>

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <stdexcept>
 #include <utility>
@@ -174,10 +175,33 @@ class Walk {
     }
   };
 
+  using Fibres = std::vector<std::unique_ptr<Fibre>>;
+  /// Of threads that have ended, for those to come: a stack costs the kernel more than most walks.
+  struct LeftFibres {
+    std::mutex mutex;
+    std::vector<Fibres> sets;
+  };
+  struct OwnFibres {
+    OwnFibres() {
+      const std::scoped_lock lock(left().mutex);
+      if (left().sets.empty()) return;
+      fibres = std::move(left().sets.back());
+      left().sets.pop_back();
+    }
+    ~OwnFibres() {
+      const std::scoped_lock lock(left().mutex);
+      left().sets.push_back(std::move(fibres));
+    }
+    static LeftFibres& left() {
+      static LeftFibres all;
+      return all;
+    }
+    Fibres fibres;
+  };
   /// Kept for the next walk of this thread, which walks one kernel at a time.
-  static std::vector<std::unique_ptr<Fibre>>& fibres() {
-    thread_local std::vector<std::unique_ptr<Fibre>> kept;
-    return kept;
+  static Fibres& fibres() {
+    thread_local OwnFibres own;
+    return own.fibres;
   }
 
   void start(uint32_t thread) {
