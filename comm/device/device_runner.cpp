@@ -259,7 +259,9 @@ Status DeviceRunner::settle(const DeviceSettings& setup, std::span<const DeviceP
   // Neither passes between hosts.
   const bool publishes = far_.empty();
   const size_t ll = publishes ? 4 * kMostLlBytes * static_cast<size_t>(ranks * all_channels) : 0;
-  profile_ = setup.links ? *setup.links : tuner::device_profile(reach_);
+  profile_ = setup.links ? *setup.links
+                         : tuner::device_profile(reach_, channels,
+                                                 transport::cuda_ipc::most_on_a_device(places));
   const auto places_of = [&](uint32_t slots) {  // of a link
     return far_.empty() ? slots : transport::ucx::slots_of(slots);
   };

@@ -92,6 +92,7 @@ std::string to_json_text(const ExplainedPlan& plan) {
       {"collective", name(r.collective)},
       {"ranks", r.ranks},
       {"hosts", hosts_json(r)},
+      {"gpus", r.reach ? ordered_json(name(*r.reach)) : ordered_json()},
       {"cores", r.cores ? ordered_json(*r.cores) : ordered_json()},
       {"root", is_rooted(r.collective) ? r.root : -1},
       {"size", r.size_bytes},

@@ -140,7 +140,8 @@ Status choose(ExplainedPlan& plan) {
 /// or cannot be.
 std::optional<double> on_library_memory(const ExplainedPlan& plan) {
   const tuner::Available& available = plan.request.available;
-  if (available.references || !available.publish || is_between_hosts(plan.request)) {
+  const bool mappable = plan.request.reach != transport::cuda_ipc::Reach::kHost;
+  if (available.references || !available.publish || !mappable || is_between_hosts(plan.request)) {
     return std::nullopt;
   }
   ExplainedPlan mapped{};

@@ -20,8 +20,9 @@ struct PlanRequest {
   schedule::SharedHosts hosts;  // of the ranks; null: all are on one
   int root = 0;
   std::optional<int> cores;  // that the ranks share, as `links` has it; none: one for each rank
-  std::optional<int> rank;   // only this rank's schedule; then nothing is verified
-  uint64_t size_bytes = 0;   // of a rank's larger buffer, as rondo-perf counts
+  std::optional<transport::cuda_ipc::Reach> reach;  // of ranks on GPUs; none: they are on CPUs
+  std::optional<int> rank;  // only this rank's schedule; then nothing is verified
+  uint64_t size_bytes = 0;  // of a rank's larger buffer, as rondo-perf counts
   DataType type = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   tuner::Available available;

@@ -33,13 +33,14 @@ namespace rondo::plan {
 namespace {
 
 using comm::counted;
+using transport::cuda_ipc::Reach;
 
 constexpr int kMistake = 2;
 constexpr const char* kStdout = "-";
 
 struct PlanFlags {
   std::string collective, algorithm = "auto", type = "float", op = "sum", memory = "plain";
-  std::string hosts, links, pace, json, svg, size;
+  std::string hosts, gpus, links, pace, json, svg, size;
   std::vector<std::string> measured;
   bool page = false;
   int ranks = 0, cores = 0, root = 0, rank = -1, svg_hop = 0;
@@ -111,12 +112,18 @@ void add_flags(CLI::App& app, PlanFlags& flags) {
   app.add_option("--hosts", flags.hosts,
                  "instead: hosts x ranks on each, as in 4x8, or the ranks of each, as in 3,2,3")
       ->excludes(ranks);
+  auto* gpus =
+      app.add_option("--gpus", flags.gpus,
+                     "ranks on GPUs of one host: all on one; or each on its own, which see each "
+                     "other by NVLink, by peer access, or through host memory alone")
+          ->check(CLI::IsMember({"one", "nvlink", "peer-access", "host-memory"}));
   app.add_option(
          "--cores", flags.cores,
          "cores that the ranks of a host share; else those of this machine that rondo-plan may "
          "use, but with --hosts, and where --links or RONDO_LINKS names a profile, one for each "
          "rank")
-      ->check(CLI::Range(1, base::kMaxScheduleRanks));
+      ->check(CLI::Range(1, base::kMaxScheduleRanks))
+      ->excludes(gpus);
   app.add_option("--size", flags.size,
                  "bytes of a rank's larger buffer, as rondo-perf has it; K, M and G are binary; a "
                  "barrier has none");
@@ -134,11 +141,15 @@ void add_flags(CLI::App& app, PlanFlags& flags) {
   app.add_option("-r,--root", flags.root, "of a collective that has one")->capture_default_str();
   app.add_option("--rank", flags.rank, "only this rank's schedule; nothing is verified then")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--memory", flags.memory, "plain: malloc; library: rondo::alloc on every rank")
+  app.add_option(
+         "--memory", flags.memory,
+         "plain: malloc; library: rondo::alloc on every rank; with --gpus: registered, or of "
+         "ranks that are threads")
       ->check(CLI::IsMember({"plain", "library"}))
       ->capture_default_str();
   app.add_option("--pace", flags.pace,
-                 "a wire between the ranks: BANDWIDTH,LATENCY as in 1GB/s,20us");
+                 "a wire between the ranks: BANDWIDTH,LATENCY as in 1GB/s,20us")
+      ->excludes(gpus);
   app.add_option("--json", flags.json,
                  "write everything there as JSON; -: to stdout, instead of the text");
   auto* svg = app.add_option("--svg", flags.svg,
@@ -175,6 +186,13 @@ void read_ranks(const PlanFlags& flags, PlanRequest& r) {
   }
   r.ranks = static_cast<int>(labels.size());
   if (ranks_on->size() > 1) r.hosts = std::make_shared<const base::HostMap>(labels);
+}
+
+Reach reach_of(const std::string& gpus) {
+  return gpus == "one"           ? Reach::kSameGpu
+         : gpus == "nvlink"      ? Reach::kNvlink
+         : gpus == "peer-access" ? Reach::kPeer
+                                 : Reach::kHost;
 }
 
 PlanRequest read_request(const PlanFlags& flags) {
@@ -220,12 +238,21 @@ PlanRequest read_request(const PlanFlags& flags) {
                  .signals = !wire,
                  .process_copy = !wire,
                  .offers = true};
+  if (!flags.gpus.empty()) {
+    if (r.hosts) throw CLI::ValidationError("--gpus", "are of one host: leave out --hosts");
+    r.reach = reach_of(flags.gpus);
+    const bool within_reach = flags.memory == "library" && r.reach != Reach::kHost;
+    // As comm/create.cpp has it of a communicator on GPUs.
+    r.available = {
+        .publish = true, .references = within_reach, .signals = true, .copies = within_reach};
+  }
   if (form_of(r.collective).reduces && r.op == ReduceOp::kScaledSum) r.available.scaled = r.type;
   return r;
 }
 
 /// Those that the ranks share, unless each is to have one.
 std::optional<int> cores_of(const PlanFlags& flags) {
+  if (!flags.gpus.empty()) return std::nullopt;
   if (flags.cores > 0) return flags.cores;
   if (!flags.links.empty() || !flags.hosts.empty()) return std::nullopt;  // of other machines
   const std::string allowed = kernels::allowed_cpus();
@@ -233,6 +260,13 @@ std::optional<int> cores_of(const PlanFlags& flags) {
 }
 
 Result<tuner::LinkProfile> links_of(const PlanFlags& flags, const PlanRequest& r) {
+  if (r.reach) {  // a processor's own profile says nothing of them
+    const bool share = *r.reach == Reach::kSameGpu;
+    // As many channels as a communicator takes by itself on GPUs of 132 multiprocessors.
+    const int channels = std::clamp(132 / 4 / (share ? r.ranks : 1), 1, 8);
+    const tuner::LinkProfile own = tuner::device_profile(*r.reach, channels, share ? r.ranks : 1);
+    return flags.links.empty() ? own : tuner::find_profile(flags.links, own);
+  }
   const tuner::LinkProfile host =
       RONDO_TRY(tuner::find_profile(flags.links, tuner::shared_memory_profile()));
   size_t here = static_cast<size_t>(r.ranks);  // on the largest host

@@ -214,12 +214,14 @@ void print(std::FILE* out, const ExplainedPlan& plan) {
                         is_rooted(r.collective) ? fmt::format(", root {}", r.root) : "");
   const std::string ranks =
       ranks_text(r) +
-      (r.cores ? fmt::format("{}{}", is_between_hosts(plan) ? ", each host of " : " on ",
-                             counted(*r.cores, "core"))
-               : "");
+      (r.reach   ? " on GPUs"
+       : r.cores ? fmt::format("{}{}", is_between_hosts(plan) ? ", each host of " : " on ",
+                               counted(*r.cores, "core"))
+                 : "");
   line(out, fmt::format("{}{}, {}, {}", name(r.collective), what, ranks,
-                        is_between_hosts(plan)   ? "a wire between hosts"
-                        : !r.available.publish   ? "a wire"
+                        is_between_hosts(plan) ? "a wire between hosts"
+                        : !r.available.publish ? "a wire"
+                        : r.reach ? r.available.references ? "within reach" : "through slots"
                         : r.available.references ? "library memory"
                                                  : "plain memory"));
   line(out, fmt::format("links: {}{}; {} slots of {} bytes", r.links.name,
@@ -242,7 +244,9 @@ void print(std::FILE* out, const ExplainedPlan& plan) {
   line(out, fmt::format("{}: {}; predicted {:.2f} us", name(plan.algorithm), plan.why,
                         plan.predicted_us()));
   if (plan.library_memory_us && *plan.library_memory_us < plan.predicted_us()) {
-    line(out, fmt::format("library memory (rondo::alloc, --memory library) would take {:.2f} us",
+    line(out, fmt::format("{}, --memory library) would take {:.2f} us",
+                          r.reach ? "memory within reach (registered, or of ranks that are threads"
+                                  : "library memory (rondo::alloc",
                           *plan.library_memory_us));
   }
   line(out, "");

@@ -74,14 +74,14 @@ LinkProfile taking_turns(LinkProfile wire) {
   return wire;
 }
 
-LinkProfile device_profile(transport::cuda_ipc::Reach slowest) {
-  // A few blocks per rank. One GPU: what LL and two-shot-direct took on an H200, 8 KiB to 8 MiB
-  // (bench/results); slots are estimated. Between GPUs estimates: about the bandwidth of their links,
-  // and the engine's own time for a hop, which is most of it.
+LinkProfile device_profile(transport::cuda_ipc::Reach slowest, int channels, int ranks_of_a_gpu) {
+  // One GPU: what LL and two-shot-direct took on an H200, 8 KiB to 1 GiB (bench/results); slots are
+  // estimated. Between GPUs estimates: about the bandwidth of their links, and the engine's own time
+  // for a hop, which is most of it.
   struct Way {
     double alpha_us, slot_us_per_byte, memory_cached_us_per_byte, memory_us_per_byte;
   };
-  constexpr Way kWays[] = {{3.5, 5e-6, 1.4e-6, 1.4e-6},  // one GPU
+  constexpr Way kWays[] = {{3.5, 5e-6, 0, 0},            // one GPU
                            {4.2, 5e-6, 1.5e-6, 2e-6},    // NVLink
                            {5.2, 20e-6, 40e-6, 40e-6},   // peer access
                            {6.7, 40e-6, 0.6e-6, 1e-6}};  // host memory: own buffers are near; slots
@@ -93,8 +93,11 @@ LinkProfile device_profile(transport::cuda_ipc::Reach slowest) {
   profile.alpha_us = way.alpha_us;
   profile.peer_us = 0.4;
   profile.slot_us_per_byte = way.slot_us_per_byte;
-  profile.memory_cached_us_per_byte = way.memory_cached_us_per_byte;
-  profile.memory_us_per_byte = way.memory_us_per_byte;
+  // What a block moves, and what the memory of a GPU does for all its ranks.
+  constexpr double kBlockBytesPerUs = 85e3, kGpuBytesPerUs = 3.8e6;
+  const double own = std::max(1 / (kBlockBytesPerUs * channels), ranks_of_a_gpu / kGpuBytesPerUs);
+  profile.memory_cached_us_per_byte = std::max(own, way.memory_cached_us_per_byte);
+  profile.memory_us_per_byte = std::max(own, way.memory_us_per_byte);
   profile.reduce_us_per_byte = 0.1e-6;
   profile.llc_bytes = size_t{50} << 20;
   profile.slot_bytes = size_t{128} << 10;

@@ -115,9 +115,10 @@ LinkProfile wire_profile(double bytes_per_second, double latency_seconds,
 /// waits for a turn when its message is there: for each one that it waits for.
 LinkProfile taking_turns(LinkProfile wire);
 
-/// For ranks on GPUs; `slowest` is the slowest path between two of them. On one GPU what an
-/// H200 took, but for slots; between GPUs estimates from data sheets.
-LinkProfile device_profile(transport::cuda_ipc::Reach slowest);
+/// For ranks on GPUs, with so many blocks each; `slowest` is the slowest path between two of them,
+/// `ranks_of_a_gpu` how many share one at most. On one GPU what an H200 took, but for slots; between
+/// GPUs estimates from data sheets.
+LinkProfile device_profile(transport::cuda_ipc::Reach slowest, int channels, int ranks_of_a_gpu);
 
 /// `profile` with slots small enough that the FIFOs of a communicator with one link to every peer
 /// take at most `most_bytes` a rank (somewhat more if slots would fall below 4 KiB).

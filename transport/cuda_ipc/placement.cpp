@@ -66,6 +66,12 @@ int modest_channels(std::span<const DevicePlace> places, int blocks_at_once, int
   return static_cast<int>(std::max<int64_t>(channels, 1));
 }
 
+int most_on_a_device(std::span<const DevicePlace> places) {
+  ptrdiff_t most = 0;
+  for (const DevicePlace& place : places) most = std::max(most, count_on(places, place.device));
+  return static_cast<int>(most);
+}
+
 std::string sharing_warning(std::span<const DevicePlace> places,
                             std::span<const DeviceId> devices) {
   const auto idle = std::find_if(devices.begin(), devices.end(), [&](const DeviceId& device) {

@@ -49,6 +49,9 @@ Status check_residency(std::span<const DevicePlace> places, int channels, int bl
 /// any device holds, but one.
 int modest_channels(std::span<const DevicePlace> places, int blocks_at_once, int most);
 
+/// How many ranks share a device, at most.
+int most_on_a_device(std::span<const DevicePlace> places);
+
 /// A sentence for the log where ranks share a device while another one of `devices` (this host's)
 /// has none; else empty.
 std::string sharing_warning(std::span<const DevicePlace> places, std::span<const DeviceId> devices);

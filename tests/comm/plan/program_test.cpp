@@ -89,6 +89,35 @@ TEST_CASE("on plain memory the text says what library memory would take") {
           .is_null());
 }
 
+TEST_CASE("ranks on GPUs have a profile of their own, and memory within reach or not") {
+  const auto with = [](std::vector<std::string> more) {
+    const std::vector<std::string> first = {"all_reduce", "--ranks", "2", "--size", "8M"};
+    more.insert(more.begin(), first.begin(), first.end());
+    return plan(more);
+  };
+  const ProgramResult slots = with({"--gpus", "nvlink"});
+  CHECK_THAT(slots.out, says("2 ranks on GPUs, through slots\nlinks: GPUs, NVLink; "));
+  CHECK_THAT(slots.out, says("memory within reach (registered, or of ranks that are threads, "));
+  const ProgramResult within = with({"--gpus", "nvlink", "--memory", "library"});
+  CHECK_THAT(within.out, says("2 ranks on GPUs, within reach"));
+  CHECK_THAT(within.out, says("\ntwo-shot-direct: the cheapest"));
+  // Host memory is within nobody's reach, and what the processor's profile says of it is not asked.
+  CHECK_THAT(with({"--gpus", "host-memory", "--memory", "library"}).out, says("through slots"));
+  const auto json = nlohmann::json::parse(with({"--gpus", "one", "--json", "-"}).out);
+  CHECK(json["gpus"] == "one GPU");
+  CHECK(json["cores"].is_null());
+  for (const char* other : {"--cores", "--pace"}) {
+    const ProgramResult refused =
+        with({"--gpus", "one", other, std::string(other) == "--pace" ? "1GB/s,20us" : "2"});
+    CHECK(refused.exit_code == 2);
+    CHECK_THAT(refused.err, says("--gpus") && says(other));
+  }
+  const ProgramResult hosts =
+      plan({"all_reduce", "--hosts", "2x2", "--size", "8", "--gpus", "one"});
+  CHECK(hosts.exit_code == 2);
+  CHECK_THAT(hosts.err, says("leave out --hosts"));
+}
+
 TEST_CASE("direct algorithms are refused on library memory because they are dearer") {
   const ProgramResult ran = plan(
       {"all_reduce", "--ranks", "2", "--size", "8", "--memory", "library", "--links", "built-in"});

@@ -366,4 +366,34 @@ TEST_CASE("a fitted profile chooses what was measured to be fastest") {
   }
 }
 
+TEST_CASE("ranks that share a GPU are predicted as an H200 measured them") {
+  struct Row {
+    int ranks, channels;
+    uint64_t bytes;
+    Algorithm algorithm;
+    double us;  // bench/results/2026-11-26-h200.md
+  };
+  constexpr uint64_t kGiB = uint64_t{1} << 30;
+  const Row rows[] = {{2, 8, 8 << 10, Algorithm::kOneShot, 7.4},
+                      {4, 8, 8 << 10, Algorithm::kOneShot, 8.0},
+                      {8, 4, 8 << 10, Algorithm::kOneShot, 10.0},
+                      {2, 8, 8 << 20, Algorithm::kTwoShotDirect, 39.4},
+                      {2, 64, kGiB, Algorithm::kTwoShotDirect, 1156},
+                      {4, 32, kGiB, Algorithm::kTwoShotDirect, 2256},
+                      {8, 16, kGiB, Algorithm::kTwoShotDirect, 4468}};
+  for (const Row& row : rows) {
+    const LinkProfile profile =
+        device_profile(transport::cuda_ipc::Reach::kSameGpu, row.channels, row.ranks);
+    const Question question{.collective = Collective::kAllReduce,
+                            .algorithm = row.algorithm,
+                            .ranks = row.ranks,
+                            .bytes = row.bytes,
+                            .mapped = row.algorithm == Algorithm::kTwoShotDirect};
+    const double predicted = price(question, profile).total_us();
+    INFO(row.ranks << " ranks, " << row.bytes << " bytes: " << predicted << " us");
+    CHECK(predicted > 0.88 * row.us);
+    CHECK(predicted < 1.12 * row.us);
+  }
+}
+
 }  // namespace rondo::tuner::test
