@@ -38,9 +38,7 @@ constexpr size_t kMostSegmentBytes = size_t{256} << 20;
 constexpr size_t kMostHostBytes = size_t{32} << 20;
 // Of each of the two segments for ranks of other hosts.
 constexpr size_t kMostWireBytes = size_t{64} << 20;
-// In an LL area, of which every peer has two in each channel: what one block passes on while
-// another launch would only wait.
-constexpr size_t kMostLlBytes = size_t{8} << 10;
+using tuner::kMostLlBytes;  // in an LL area, of which every peer has two in each channel
 
 // Equal for the threads of a process, and different between processes, wherever they come from.
 uint64_t this_process() {
@@ -284,6 +282,9 @@ Status DeviceRunner::settle(const DeviceSettings& setup, std::span<const DeviceP
             .publish_depth = publishes ? profile_.slots : 0,
             .publish_slot_bytes = profile_.slot_bytes,
             .ll_bytes = publishes ? std::min(kMostLlBytes, profile_.slot_bytes) : 0};
+  if (profile_.on_device) {
+    profile_.on_device->ll_bytes = shape_.ll_bytes * static_cast<uint64_t>(channels);
+  }
   if (shares_device_ && rank == 0 && std::getenv("CUDA_DEVICE_MAX_CONNECTIONS") == nullptr) {
     log(LogLevel::kWarn,
         "several ranks of a process share a GPU and CUDA_DEVICE_MAX_CONNECTIONS is not set: set it "

@@ -64,6 +64,23 @@ double correction_of(const Question& q, const LinkProfile& profile) {
   return 1;
 }
 
+struct Latency {
+  double alpha_us, peer_us;
+};
+
+/// The profile's, or on GPUs that of the way in which this operation goes there.
+Latency latency_of(const Question& q, const LinkProfile& profile) {
+  const Latency usual = {profile.alpha_us, profile.peer_us};
+  const auto& device = profile.on_device;
+  if (!device) return usual;
+  const bool small = q.bytes <= device->ll_bytes;
+  if (small && algorithms::may_go_by_ll(q.collective, q.algorithm)) return usual;
+  if (algorithms::traits_of(q.algorithm).needs.references) {
+    return {device->direct_alpha_us, device->direct_peer_us};
+  }
+  return {device->staged_alpha_us, device->staged_peer_us};
+}
+
 double most_on_a_host(const Question& q) {
   if (is_on_one_host(q)) return q.ranks;
   size_t most = 0;
@@ -125,7 +142,12 @@ std::array<double, kConstantCount> weights_of(const Question& question,
 
 Price price(const Question& question, const LinkProfile& profile) {
   std::array<double, kConstantCount> us = weights_of(question, profile);
-  for (size_t c = 0; c < kConstantCount; ++c) us[c] *= profile.*kConstants[c].value;
+  const Latency latency = latency_of(question, profile);
+  us[1] *= latency.alpha_us;
+  us[2] *= latency.peer_us;
+  for (size_t c = 0; c < kConstantCount; ++c) {
+    if (c != 1 && c != 2) us[c] *= profile.*kConstants[c].value;
+  }
   return {.overhead_us = us[0],
           .latency_us = us[1] + us[2],
           .slots_us = us[3] + us[4],

@@ -98,6 +98,12 @@ LinkProfile device_profile(transport::cuda_ipc::Reach slowest, int channels, int
   const double own = std::max(1 / (kBlockBytesPerUs * channels), ranks_of_a_gpu / kGpuBytesPerUs);
   profile.memory_cached_us_per_byte = std::max(own, way.memory_cached_us_per_byte);
   profile.memory_us_per_byte = std::max(own, way.memory_us_per_byte);
+  const double farther = way.alpha_us - kWays[0].alpha_us;
+  profile.on_device = {.ll_bytes = kMostLlBytes * static_cast<uint64_t>(channels),
+                       .direct_alpha_us = 6.2 + farther,
+                       .direct_peer_us = 1.5,
+                       .staged_alpha_us = 11.4 + farther,
+                       .staged_peer_us = 6.7};
   profile.reduce_us_per_byte = 0.1e-6;
   profile.llc_bytes = size_t{50} << 20;
   profile.slot_bytes = size_t{128} << 10;

@@ -68,6 +68,14 @@ struct LinkProfile {
   size_t wire_slot_bytes;
   uint32_t wire_slots;
 
+  /// On GPUs: alpha_us and peer_us are those of operations by LL, which may have at most `ll_bytes` on
+  /// a rank; these are the others', in place and through slots. Not in files.
+  struct OnDevice {
+    uint64_t ll_bytes;
+    double direct_alpha_us, direct_peer_us, staged_alpha_us, staged_peer_us;
+  };
+  std::optional<OnDevice> on_device = {};
+
   /// Corrections to the constants' predictions, once for each way in which ranks lie on hosts.
   /// Built-in profiles have none.
   std::vector<Corrections> corrections = {};
@@ -119,6 +127,9 @@ LinkProfile taking_turns(LinkProfile wire);
 /// `ranks_of_a_gpu` how many share one at most. On one GPU what an H200 took, but for slots; between
 /// GPUs estimates from data sheets.
 LinkProfile device_profile(transport::cuda_ipc::Reach slowest, int channels, int ranks_of_a_gpu);
+/// Of a channel's part of an operation by LL on a GPU: what a block passes on while another launch
+/// would only wait.
+inline constexpr size_t kMostLlBytes = size_t{8} << 10;
 
 /// `profile` with slots small enough that the FIFOs of a communicator with one link to every peer
 /// take at most `most_bytes` a rank (somewhat more if slots would fall below 4 KiB).
