@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 
+#include "comm/base/flush_stdout.hpp"
 #include "rondo/rondo.hpp"
 #include "trainer/base/device.hpp"
 #include "trainer/cli/launch.hpp"
@@ -87,6 +88,7 @@ Status train_or_launch(const TrainOptions& options, char** argv, bool& is_left_o
 }  // namespace
 
 int main(int argc, char** argv) {
+  rondo::comm::open_standard_streams();
   return run_program(argc, argv, [argv](const TrainOptions& options, bool& is_left_out) {
     return train_or_launch(options, argv, is_left_out);
   });

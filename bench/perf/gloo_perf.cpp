@@ -9,6 +9,7 @@
 #include "bench/backends/gloo.hpp"
 #include "bench/harness/launch.hpp"
 #include "bench/harness/run.hpp"
+#include "comm/base/flush_stdout.hpp"
 #include "rondo/communicator.hpp"
 
 namespace rondo::bench {
@@ -61,6 +62,7 @@ int run_program(int argc, char** argv) {
 }  // namespace rondo::bench
 
 int main(int argc, char** argv) {
+  rondo::comm::open_standard_streams();
   spdlog::set_default_logger(spdlog::stderr_color_mt("rondo-perf-gloo"));
   spdlog::set_pattern("rondo-perf-gloo: %^%v%$");
   return rondo::bench::run_program(argc, argv);

@@ -14,6 +14,7 @@
 #include "bench/backends/mpi.hpp"
 #include "bench/harness/machine.hpp"
 #include "bench/harness/run.hpp"
+#include "comm/base/flush_stdout.hpp"
 
 namespace rondo::bench {
 namespace {
@@ -72,6 +73,7 @@ int run_program(int argc, char** argv) {
 }  // namespace rondo::bench
 
 int main(int argc, char** argv) {
+  rondo::comm::open_standard_streams();
   spdlog::set_default_logger(spdlog::stderr_color_mt("rondo-perf-mpi"));
   spdlog::set_pattern("rondo-perf-mpi: %^%v%$");
   return rondo::bench::run_program(argc, argv);

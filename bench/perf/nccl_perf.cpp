@@ -14,6 +14,7 @@
 #include "bench/backends/nccl.hpp"
 #include "bench/harness/machine.hpp"
 #include "bench/harness/run.hpp"
+#include "comm/base/flush_stdout.hpp"
 #include "rondo/communicator.hpp"
 
 namespace rondo::bench {
@@ -102,6 +103,7 @@ int run_program(int argc, char** argv) {
 }  // namespace rondo::bench
 
 int main(int argc, char** argv) {
+  rondo::comm::open_standard_streams();
   spdlog::set_default_logger(spdlog::stderr_color_mt("rondo-perf-nccl"));
   spdlog::set_pattern("rondo-perf-nccl: %^%v%$");
   return rondo::bench::run_program(argc, argv);

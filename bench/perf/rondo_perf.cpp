@@ -29,6 +29,7 @@
 #include "bench/perf/stop.hpp"
 #include "bench/perf/sweep.hpp"
 #include "bench/perf/topology.hpp"
+#include "comm/base/flush_stdout.hpp"
 #include "rondo/log.hpp"
 
 namespace rondo::bench {
@@ -256,6 +257,7 @@ int run_program(int argc, char** argv) {
 }  // namespace rondo::bench
 
 int main(int argc, char** argv) {
+  rondo::comm::open_standard_streams();
   // CUDA's default has few queues, which streams share, so that one rank's kernel would wait in
   // line for another's. Set before there are threads, and before CUDA reads it.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);

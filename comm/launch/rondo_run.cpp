@@ -271,6 +271,7 @@ int start(const RunFlags& flags, const std::vector<rondo::run::JobHost>& hosts, 
 }  // namespace
 
 int main(int argc, char** argv) {
+  rondo::comm::open_standard_streams();
   spdlog::set_default_logger(spdlog::stderr_color_mt("rondo-run"));
   // On a terminal a line replaces the progress bar of a rank, and what Ctrl-C leaves on it.
   spdlog::set_pattern(isatty(STDERR_FILENO) == 1 ? "\r\033[Krondo-run: %v" : "rondo-run: %v");

@@ -378,6 +378,7 @@ int run(int argc, char** argv) {
 }  // namespace rondo::plan
 
 int main(int argc, char** argv) {
+  rondo::comm::open_standard_streams();
   spdlog::set_default_logger(spdlog::stderr_color_mt("rondo-plan"));
   spdlog::set_pattern("rondo-plan: %v");
   for (const std::string& unknown : rondo::comm::unknown_variables(environ)) {

@@ -191,6 +191,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  comm::open_standard_streams();
   const int code = run(argc, argv);
   const Status printed = comm::flush_stdout();
   return printed.ok() || code != 0 ? code : fail(printed.message());

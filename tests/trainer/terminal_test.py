@@ -9,6 +9,7 @@ import pty
 import re
 import signal
 import struct
+import subprocess
 import sys
 import tempfile
 import termios
@@ -164,6 +165,19 @@ class TerminalTest(unittest.TestCase):
         presses.join()
         self.assertEqual(terminal.finish(), -signal.SIGINT, terminal.out)
         self.assertIn("error", self.read_json("json"))
+
+    def test_streams_that_are_closed_are_no_file_of_the_run(self):
+        """What the kernel gives to whoever opens next: a line of text would lie among the parameters."""
+        losses = []
+        for streams, code in ((">&2", 0), ("2>&-", 0), (">&-", 1), ("<&- >&-", 1), ("<&- >&- 2>&-", 1)):
+            with self.subTest(streams):
+                made = subprocess.run(["/bin/sh", "-c", f'exec "$0" "$@" {streams}', TRAIN, "--data", str(self.folder / "text"), *SMALL, "--steps", "4",
+                                       "--json", str(self.folder / "json")], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+                                      check=False)
+                self.assertEqual(made.returncode, code, made.stderr)
+                losses.append([step["loss"] for step in self.read_json("json")["steps"]])
+                self.assertEqual(losses[-1], losses[0])
+                self.assertEqual(len(losses[0]), 4)
 
     def test_messages_have_colors_on_a_terminal_unless_no_color_is_set(self):
         for variables, colored in (({}, True), ({"NO_COLOR": "1"}, False)):

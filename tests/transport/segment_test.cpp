@@ -69,6 +69,23 @@ TEST_CASE("all segments of one memfd share one mapping, and the last one unmaps 
   CHECK(::mincore(base, 4096, &resident) != 0);  // not mapped any more
 }
 
+TEST_CASE("no descriptor is stdin's, stdout's or stderr's, where the program has none") {
+  const UniqueFd kept(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3));
+  ::close(STDIN_FILENO);
+  auto segment = Segment::create("test", 4096);
+  UniqueFd file(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  UniqueFd again;
+  again.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const bool is_closed = ::fcntl(STDIN_FILENO, F_GETFD) == -1;
+  if (kept.valid()) ::dup2(kept.get(), STDIN_FILENO);
+  REQUIRE(segment.ok());
+  for (const int fd : {segment->fd(), file.get(), again.get()}) {
+    CHECK(fd > STDERR_FILENO);
+    CHECK((::fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
+  }
+  CHECK(is_closed);
+}
+
 TEST_CASE("descriptors are closed, also when they are refused") {
   const int before = open_descriptors();
   {

@@ -202,6 +202,15 @@ void add_optimizer(CLI::App& app, TrainOptions& o) {
       "cores");
 }
 
+/// As a name of stdout: lines are there already.
+CLI::Validator no_dash() {
+  return {[](const std::string& name) {
+            return name == "-" ? "- is not a file: use /dev/stdout to print it, too"
+                               : std::string();
+          },
+          "", "no_dash"};
+}
+
 void add_ranks(CLI::App& app, TrainOptions& o) {
   app.add_option("--device", o.device,
                  "Where to compute: cpu, or the GPUs over which a host's ranks take turns")
@@ -265,8 +274,8 @@ void add_files(CLI::App& app, TrainOptions& o) {
       ->needs(folder);
   app.add_option("--log-every", o.log_every, "Steps per line; 0: only the summary")
       ->check(not_negative());
-  app.add_option("--json", o.json, "File for everything that was reported");
-  app.add_option("--trace", o.trace, "File for one Chrome trace of all ranks");
+  app.add_option("--json", o.json, "File for everything that was reported")->check(no_dash());
+  app.add_option("--trace", o.trace, "File for one Chrome trace of all ranks")->check(no_dash());
 }
 
 void add_lessons(CLI::App& app, TrainOptions& o) {

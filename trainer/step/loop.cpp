@@ -91,11 +91,11 @@ Status plan_steps(Run<T>& run) {
     }
   }
   if (run.steps_per_epoch == 0) {
-    return Status(
-        Code::kDataError,
-        fmt::format("data '{}': has {} samples, fewer than --drop-last needs for one batch "
-                    "of {} on each rank",
-                    run.data.facts().path, run.data.samples(), o.batch));
+    return Status(Code::kDataError,
+                  fmt::format("data '{}': has {} samples, fewer than {} needs for one batch "
+                              "of {} on each rank",
+                              run.data.facts().path, run.data.samples(),
+                              o.drop_last ? "--drop-last" : "--sampler-tail drop", o.batch));
   }
   run.schedule = schedule_options(o, o.batch * o.accum * run.ranks(), run.last_step);
   return check(run.schedule);

@@ -163,6 +163,24 @@ TEST_CASE("output keeps its stream, its bytes and its last partial line", "[rond
   REQUIRE(r.err == "[0] e\377\n[0] " + std::string(300000, 'x') + "\n");
 }
 
+TEST_CASE("where rondo-run has no stdout that is an error, and without stdin and stderr it works",
+          "[rondo-run]") {
+  const TempDirectory place;
+  const auto with = [&](const std::string& streams) {
+    return run_program({"/bin/sh", "-c", "exec " RONDO_RUN " -n 2 -- echo hi " + streams});
+  };
+  const ProgramResult lost = with(">&-");
+  CHECK(lost.exit_code == 125);
+  CHECK(contains(lost.err, "cannot write to stdout"));
+  for (const char* streams : {"<&-", "2>&-", "<&- 2>&-"}) {
+    const ProgramResult all = with(streams);
+    INFO(streams << ": " << all.err);
+    CHECK(all.exit_code == 0);
+    CHECK(contains(all.out, "[0] hi"));
+    CHECK(contains(all.out, "[1] hi"));
+  }
+}
+
 TEST_CASE("one error of all ranks is printed once, with their number") {
   const TempDirectory place;
   // Where the machine holds a rank up for half a second, all lines are printed.
