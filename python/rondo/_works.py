@@ -9,6 +9,20 @@ import torch
 import torch.distributed as dist
 
 
+def not_compiled(cls):
+    """Keeps torch.compile from this class: in DDP's second step it would compile, for a second, what calls C++ only. (torch.compiler.disable
+    would import all of Dynamo.)"""
+    try:
+        frames = torch._C._dynamo.eval_frame
+        skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)  # what it calls, too
+        for function in vars(cls).values():
+            if hasattr(function, "__code__"):
+                frames.set_code_exec_strategy(function.__code__, skip)
+    except AttributeError:
+        pass  # another version of PyTorch: then it compiles
+    return cls
+
+
 class Completion:
     """Threads that wait for operations: each for one, so that futures are completed in any order, and a callback of one may wait for
     another. A thread that has nothing to do is used again."""
@@ -69,6 +83,7 @@ def _begin_child():
 os.register_at_fork(after_in_child=_begin_child)
 
 
+@not_compiled
 class RondoWork(dist._Work):
     """What an operation returns: `works` (rondo.Work) is empty if it has ended. `after` copies to where the caller wants it; the Work
     has ended after that, which happens without the caller's help. It is in the set `outstanding` until somebody knows of its end."""

@@ -24,7 +24,7 @@ from torch._C._distributed_c10d import AllreduceOptions, Backend, ErrorType, Red
 import rondo
 from rondo import _buckets
 from rondo._tensors import copy_parts, expect_like, joined, moved, reduced
-from rondo._works import Completion, RondoWork, forward_to_python
+from rondo._works import Completion, RondoWork, forward_to_python, not_compiled
 
 _NOT_SET = AllreduceOptions().timeout
 _CODES = {"timeout": ErrorType.TIMEOUT, "peer died": ErrorType.REMOTE_ERROR}
@@ -36,6 +36,7 @@ def _seconds(timeout):
     return min(timeout.total_seconds(), 365 * 86400)
 
 
+@not_compiled
 class RondoBackend(Backend):
     """The ranks of a process group as a rondo.Communicator."""
 

@@ -26,7 +26,7 @@ class Backend(unittest.TestCase):
 
     def test_one_rank(self):
         self.ranks(1, "reductions", "moves", "messages", "works", "outputs_without_wait", "futures", "groups", "ends",
-                   "library_memory", "bad_input")
+                   "library_memory", "bad_input", "compiled")
 
     def test_two_ranks_which_may_fail(self):
         self.ranks(2, "reductions", "data_parallel", "sharded", "bad_input", "forked", "disagreement", "late", "interrupted", "reductions")
