@@ -282,6 +282,7 @@ json to_json(const Heading& heading, const std::vector<Row>& rows,
              const std::string& end_time, const std::string& error) {
   json results = json::array();
   for (const Row& row : rows) results.push_back(to_json(row, heading.backend));
+  const auto wrong = wrong_elements(rows);
   json document = {{"program", heading.program},
                    {"backend", heading.backend},
                    {"start_time", start_time},
@@ -296,8 +297,9 @@ json to_json(const Heading& heading, const std::vector<Row>& rows,
                      {"warmup", heading.warmup},
                      {"check", heading.checks}}},
                    {"results", results},
-                   {"out_of_bounds", wrong_elements(rows)},
-                   {"average_bus_bandwidth", average_bus_bandwidth(rows)},
+                   {"out_of_bounds", {{"count", wrong}, {"okay", wrong == 0}}},
+                   {"average_bus_bandwidth",
+                    {{"bandwidth", average_bus_bandwidth(rows)}, {"okay", "unchecked"}}},
                    {"end_time", end_time}};
   if (const auto& use = heading.memory_use) {
     document["config"]["memory_per_rank"] = {{"shared_bytes", use->shared_bytes},

@@ -239,6 +239,11 @@ TEST_CASE("totals cover both halves of all rows") {
   const std::vector<Row> rows = {all_reduce_row(), all_reduce_row()};
   CHECK(wrong_elements(rows) == 6);
   CHECK(average_bus_bandwidth(rows) == Approx(4.5));
+  // As nccl-tests' own documents have both.
+  const auto document = to_json(Heading{}, rows, {}, "", "");
+  CHECK(document["average_bus_bandwidth"]["bandwidth"] == Approx(4.5));
+  CHECK(document["average_bus_bandwidth"]["okay"] == "unchecked");
+  CHECK(document["out_of_bounds"]["okay"] == (document["out_of_bounds"]["count"] == 0));
 }
 
 TEST_CASE("a JSON file that the disk has no room for is as before, with nothing beside it") {
