@@ -7,7 +7,10 @@ def like(x, times, parts):
     buffer that is neither numpy's nor torch's: a bytearray, or a memoryview of one with x's format."""
     shape = getattr(x, "shape", None)
     if shape is None or isinstance(x, memoryview):
-        view = memoryview(x)
+        try:
+            view = memoryview(x)
+        except TypeError:  # __dlpack__ alone
+            raise TypeError(f"of what kind an array like a {type(x).__name__} is rondo cannot tell: pass y for the result") from None
         zeros = bytearray(view.nbytes if times == 0 else view.nbytes * times // parts)
         return zeros if view.format == "B" else memoryview(zeros).cast(view.format)
     if times != 0:
