@@ -14,7 +14,8 @@
 namespace rondo::comm {
 
 /// First of all in main(). Opens those of the three that the program was started without, which the
-/// next file or socket would be instead: stdin empty, stderr to nowhere, and stdout so that printing fails.
+/// next file or socket would be instead: stdin empty, stderr to nowhere, and stdout so that printing
+/// fails.
 inline void open_standard_streams() {
   for (int fd = 0; fd <= 2; ++fd) {
     // The lowest that is free is the one that is opened.

@@ -33,7 +33,8 @@ class DeviceProducts {
   virtual ~DeviceProducts() = default;
   /// Enqueues it on the device's stream; `type` (kFloat32, kBFloat16, kFloat16) is that of all
   /// elements. Sums are float; floats are multiplied as they are, or as TF32 if the device's tf32()
-  /// said so. The same bits from run to run on one kind of GPU. Nothing where m or n is 0. An error is the device's.
+  /// said so. The same bits from run to run on one kind of GPU. Nothing where m or n is 0. An error
+  /// is the device's.
   virtual void multiply(DataType type, const DeviceProduct& product) = 0;
 };
 
