@@ -251,6 +251,14 @@ TEST_CASE("options: a bucket cap is a number, or auto") {
   CHECK(to_json(fixed)["bucket_cap_mb"] == 0);
 }
 
+TEST_CASE("options: - is no name of a file, as stdout has lines already") {
+  for (const char* flag : {"--json", "--trace"}) {
+    const Attempt attempt = parse({flag, "-"});
+    CHECK(attempt.parsed.exit_code == 2);
+    CHECK(attempt.complaint.find(std::string(flag) + ": - is not a file") != std::string::npos);
+  }
+}
+
 TEST_CASE("options: a default, given, is not refused") {
   CHECK(parse({"--min-lr", "0"}).parsed.options);
   CHECK(parse({"--min-lr", "0.0"}).parsed.options);
