@@ -345,11 +345,12 @@ void Board::propose(const Status& status) const {
 }
 
 Status BoardView::read_error() const {
-  // Acquire: pairs with the exchange in propose(), or the agent's verdict, after which nobody writes
-  // that text again.
+  // Acquire: pairs with the agent's verdict, and with the exchange in propose(), after which nobody
+  // writes that text again. Both in any case: another process may have passed this rank's own error
+  // on as the verdict, and ThreadSanitizer knows only what threads of this one have paired.
   const uint32_t verdict = first_error_->verdict.load(std::memory_order_acquire);
-  const uint32_t finder =
-      (verdict != 0 ? verdict : first_error_->finder.load(std::memory_order_acquire)) - 1;
+  const uint32_t first = first_error_->finder.load(std::memory_order_acquire);
+  const uint32_t finder = (verdict != 0 ? verdict : first) - 1;
   if (finder >= static_cast<uint32_t>(ranks_)) {  // a board that a stranger reads may say anything
     return {Code::kSystem, "the board names a finder of the error that is no rank"};
   }

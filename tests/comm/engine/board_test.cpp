@@ -136,6 +136,30 @@ TEST_CASE("a finder that dies while it writes its error hides none and delays no
   munmap(pages, kPages * kPage);
 }
 
+TEST_CASE("another process's verdict for this rank's own error orders that error's text") {
+  // For ThreadSanitizer, which does not see what the other process pairs.
+  const size_t bytes = Board::bytes_needed(2);
+  auto* const base = static_cast<std::byte*>(
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  REQUIRE(base != MAP_FAILED);
+  auto& first = *reinterpret_cast<FirstError*>(base + sizeof(BoardHeader));
+  const pid_t child = fork();
+  if (child == 0) {
+    while (first.finder.load(std::memory_order_acquire) == 0) usleep(100);
+    first.verdict.store(1, std::memory_order_release);
+    _exit(0);
+  }
+  Board own(base, 2, 0);
+  std::thread finder([&] { (void)own.raise({Code::kPeerDied, "rank 1 ended"}); });
+  while (first.verdict.load(std::memory_order_relaxed) == 0) usleep(100);
+  const Status error = own.error();
+  finder.join();
+  CHECK(error.message() == "rank 1 ended");
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  munmap(base, bytes);
+}
+
 TEST_CASE("of errors that several threads of several ranks raise at once one holds, and whole") {
   for (int turn = 0; turn < 200; ++turn) {
     Memory memory(2);
