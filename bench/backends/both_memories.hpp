@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdlib>
-#include <cstring>
 
+#include "bench/harness/machine.hpp"
 #include "bench/harness/measure.hpp"
 #include "rondo/memory.hpp"
 
@@ -12,13 +12,15 @@ namespace rondo::bench {
 /// Owns two buffers of each kind.
 class BothMemories {
  public:
-  explicit BothMemories(size_t bytes)
+  BothMemories(size_t bytes, int ranks)
       : plain_{.in = std::malloc(bytes), .out = std::malloc(bytes)},
         library_{.in = rondo::alloc(bytes), .out = rondo::alloc(bytes)} {
-    if (!ok()) return;
+    size_t later_bytes = 4 * bytes;
     for (void* buffer : {plain_.in, plain_.out, library_.in, library_.out}) {
-      std::memset(buffer, 0, bytes);  // page faults are not to be timed
+      later_bytes -= bytes;
+      if (buffer == nullptr || !zero_if_available(buffer, bytes, later_bytes, ranks)) return;
     }
+    ok_ = true;
   }
   ~BothMemories() {
     std::free(plain_.in);
@@ -29,11 +31,13 @@ class BothMemories {
   BothMemories(const BothMemories&) = delete;
   BothMemories& operator=(const BothMemories&) = delete;
 
-  bool ok() const { return plain_.in && plain_.out && library_.in && library_.out; }
+  /// Whether there is memory for all.
+  bool ok() const { return ok_; }
   const Buffers& of(bool library) const { return library ? library_ : plain_; }
 
  private:
   Buffers plain_, library_;
+  bool ok_ = false;
 };
 
 }  // namespace rondo::bench

@@ -194,7 +194,7 @@ Status compare_all(const CompareOptions& options, const std::string& directory, 
   config.world_size = ranks;
   config.rendezvous = RONDO_TRY(rondo_rendezvous(options, directory, rank));
   auto rondo = RONDO_TRY(make_rondo_backend({.config = config}));
-  const BothMemories memory(std::max<size_t>(*max, 64));
+  const BothMemories memory(std::max<size_t>(*max, 64), ranks);
   if (!memory.ok())
     return {Code::kResourceExhausted, "no memory for four buffers of " + options.max};
 

@@ -2,7 +2,9 @@
 #include "bench/harness/machine.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <fstream>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -31,6 +33,41 @@ size_t private_memory_bytes() {
     if (word == "Anonymous:" && file >> kib) return kib << 10;
   }
   return 0;
+}
+
+size_t available_memory_bytes() {
+  size_t available = std::numeric_limits<size_t>::max();
+  std::ifstream machine("/proc/meminfo");
+  for (std::string word; machine >> word;) {
+    size_t kib = 0;
+    if (word == "MemAvailable:" && machine >> kib) available = kib << 10;
+  }
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    if (line.rfind("0::", 0) != 0) continue;
+    const std::string folder = "/sys/fs/cgroup" + line.substr(3) + "/";
+    size_t most = 0, now = 0;  // "max" is no number
+    if (!(std::ifstream(folder + "memory.max") >> most)) continue;
+    if (!(std::ifstream(folder + "memory.current") >> now)) continue;
+    size_t inactive = 0;  // files' pages, which give way
+    std::ifstream file(folder + "memory.stat");
+    for (std::string word; file >> word;) {
+      if (word == "inactive_file") file >> inactive;
+    }
+    const size_t held = now - std::min(now, inactive);
+    available = std::min(available, most - std::min(most, held));
+  }
+  return available;
+}
+
+bool zero_if_available(void* memory, size_t bytes, size_t later_bytes, int ranks) {
+  constexpr size_t kPiece = size_t{64} << 20;
+  for (size_t begin = 0; begin < bytes; begin += kPiece) {
+    const size_t others = (static_cast<size_t>(ranks) - 1) * std::min(kPiece, bytes);
+    if (bytes - begin + later_bytes + others > available_memory_bytes()) return false;
+    std::memset(static_cast<std::byte*>(memory) + begin, 0, std::min(kPiece, bytes - begin));
+  }
+  return true;
 }
 
 int allowed_cpus() { return std::max(1, kernels::count_cpus(kernels::allowed_cpus())); }

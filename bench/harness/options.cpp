@@ -136,6 +136,9 @@ void read_options(const Texts& texts, PerfOptions& options) {
     refuse("--json", options.json_file,
            "is not a file: use /dev/stdout to print it after the table");
   }
+  if (options.calibrate_file == "-") {
+    refuse("--calibrate", options.calibrate_file, "is not a file: name one, or leave it out");
+  }
   options.cuda = texts.device == "cuda";
   if (!options.cuda && options.graph > 0) {
     refuse("--graph", std::to_string(options.graph), "is for --device cuda");

@@ -10,7 +10,7 @@
 namespace rondo::bench {
 
 /// Lines end in a carriage return, so that each update replaces the one before, also through
-/// rondo-run. Used by one thread.
+/// rondo-run; a narrow terminal cuts them off instead of wrapping them. Used by one thread.
 class ProgressBar {
  public:
   ProgressBar(bool watched, size_t total) : watched_(watched), total_(total) {}
@@ -23,8 +23,9 @@ class ProgressBar {
     constexpr std::chrono::milliseconds kMoment{500};
     if (!watched_ || total_ == 0 || std::chrono::steady_clock::now() - start_ < kMoment) return;
     const size_t filled = kWidth * std::min(done, total_) / total_;
-    std::fprintf(stderr, "\033[K[%s%s] %zu of %zu rows, now %s\r", std::string(filled, '#').c_str(),
-                 std::string(kWidth - filled, '.').c_str(), done, total_, next.c_str());
+    std::fprintf(stderr, "\033[K\033[?7l[%s%s] %zu of %zu rows, now %s\033[?7h\r",
+                 std::string(filled, '#').c_str(), std::string(kWidth - filled, '.').c_str(), done,
+                 total_, next.c_str());
     std::fflush(stderr);
     drawn_ = true;
   }

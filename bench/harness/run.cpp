@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <ctime>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -45,9 +44,9 @@ class RunMemory {
         buffers_{.in = backend.allocate(bytes),
                  .out = backend.allocate(bytes),
                  .expected = expected_bytes > 0 ? backend.allocate(expected_bytes) : nullptr} {
-    if (!ok()) return;
-    std::memset(buffers_.in, 0, bytes);  // page faults are not to be timed
-    std::memset(buffers_.out, 0, bytes);
+    ok_ = buffers_.in != nullptr && buffers_.out != nullptr &&
+          zero_if_available(buffers_.in, bytes, bytes, backend.size()) &&
+          zero_if_available(buffers_.out, bytes, 0, backend.size());
   }
   ~RunMemory() {
     backend_.release(buffers_.in);
@@ -57,12 +56,13 @@ class RunMemory {
   RunMemory(const RunMemory&) = delete;
   RunMemory& operator=(const RunMemory&) = delete;
 
-  bool ok() const { return buffers_.in != nullptr && buffers_.out != nullptr; }
+  bool ok() const { return ok_; }
   const Buffers& buffers() const { return buffers_; }
 
  private:
   Backend& backend_;
   Buffers buffers_;
+  bool ok_ = false;
 };
 
 /// `begins` is called before each row, `ends` after it.

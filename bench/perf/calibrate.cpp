@@ -97,10 +97,23 @@ std::string described(const std::vector<int>& hosts) {
   return text;
 }
 
-/// The profile that is to be extended; empty: there is none that is understood.
+/// The profile that is to be extended; empty: there is none.
 std::string profile_before(const PerfOptions& options) {
   std::ifstream file(options.calibrate_file, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// A file that is something else is not overwritten.
+Status check_profile_before(const PerfOptions& options, const std::vector<int>& hosts) {
+  const std::string before = profile_before(options);
+  if (before.empty()) return {};
+  const Status read = fit_link_profile({}, hosts, "", before).status();
+  if (read.code() != Code::kDataError) return {};  // else it only lacks timings
+  return {Code::kDataError,
+          "--calibrate '" + options.calibrate_file +
+              "' is there and no link profile that can be extended: remove it, or "
+              "name another file (" +
+              read.message() + ")"};
 }
 
 Status write_profile(const std::vector<Contender>& measured, const PerfOptions& options,
@@ -114,11 +127,7 @@ Status write_profile(const std::vector<Contender>& measured, const PerfOptions& 
                        .us = c.time_us});
   }
   const std::string name = "calibrated with " + described(hosts);
-  auto text = fit_link_profile(timings, hosts, name, profile_before(options));
-  if (!text.ok() && text.status().code() == Code::kDataError) {
-    spdlog::warn("begins anew, from the built-in profile: {}", text.status().message());
-    text = fit_link_profile(timings, hosts, name);
-  }
+  const auto text = fit_link_profile(timings, hosts, name, profile_before(options));
   if (text.status().code() == Code::kInvalidArgument) {
     return {Code::kInvalidArgument, text.status().message() +
                                         ": leave out the collective's name to time all of them, or "
@@ -220,6 +229,7 @@ Status calibrate_rank(const PerfOptions& options, Config config, RondoBackend& b
   if (first) {
     // An existing file stays until the new one is complete; an interrupted run leaves nothing.
     std::error_code ignored;
+    RONDO_TRY(check_profile_before(options, backend.hosts()));
     if (options.calibrate_file == default_links_path()) {
       const auto folder = std::filesystem::path(options.calibrate_file).parent_path();
       std::filesystem::create_directories(folder, ignored);  // a failure shows below
@@ -233,7 +243,7 @@ Status calibrate_rank(const PerfOptions& options, Config config, RondoBackend& b
     RONDO_TRY(JsonFile(options.json_file).open());
   }
   Contenders contenders = contenders_at(backend, options);
-  const BothMemories memory(std::max<size_t>(options.sweep.max, 64));
+  const BothMemories memory(std::max<size_t>(options.sweep.max, 64), backend.size());
   if (!memory.ok()) {
     return no_memory_for("four", options.sweep.max, true);
   }

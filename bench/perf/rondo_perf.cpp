@@ -245,12 +245,13 @@ int run_program(int argc, char** argv) {
                         .args = args,
                         .stop = stop,
                         .private_bytes_before = private_memory_bytes()};
-  if (options.threads) return run_threads(context);
-  if (*place) return run_one(context, config_for(options), **place);
-  Config alone = config_for(options);
-  alone.rank = 0;
-  alone.world_size = 1;
-  return run_one(context, alone, Place{});
+  if (options.threads) return stop.exit_code(run_threads(context));
+  Config config = config_for(options);
+  if (!*place) {
+    config.rank = 0;
+    config.world_size = 1;
+  }
+  return stop.exit_code(run_one(context, config, place->value_or(Place{})));
 }
 
 }  // namespace

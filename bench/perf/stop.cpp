@@ -65,6 +65,7 @@ void StopOnSignal::listen() {
     if (!again) std::this_thread::sleep_for(kForTheReason);
     const std::lock_guard lock(mutex_);
     if (again || !abort_) end_by(signal);
+    stopped_by_ = signal;
     abort_(std::string("stopped by ") + strsignal(signal));
     again = true;
   }

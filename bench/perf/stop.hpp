@@ -2,6 +2,7 @@
 // rows so far are written. For programs; a library does not handle signals.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -22,10 +23,14 @@ class StopOnSignal {
   void on_signal(std::function<void(const std::string& reason)> abort);
   void forget() { on_signal({}); }
 
+  /// A program's exit code: a failure is 128 and the signal's number if that has stopped it.
+  int exit_code(int code) const { return code != 0 && stopped_by_ != 0 ? 128 + stopped_by_ : code; }
+
  private:
   void listen();
 
-  int signals_, end_;  // descriptors
+  int signals_, end_;               // descriptors
+  std::atomic<int> stopped_by_{0};  // a signal
   std::mutex mutex_;
   std::function<void(const std::string&)> abort_;  // guarded by mutex_
   std::jthread thread_;

@@ -203,7 +203,7 @@ Status write_json(const PerfOptions& options, const RondoBackend& backend,
 Status sweep_rank(const PerfOptions& options, RondoBackend& backend, const std::string& pinning) {
   const bool first = backend.rank() == 0;
   if (first) RONDO_TRY(JsonFile(options.json_file).open());
-  const BothMemories memory(std::max<size_t>(options.sweep.max, 64));
+  const BothMemories memory(std::max<size_t>(options.sweep.max, 64), backend.size());
   if (!memory.ok()) {
     return no_memory_for("four", options.sweep.max, true);
   }

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 
@@ -381,6 +382,34 @@ TEST_CASE("a calibration is refused where it would say nothing") {
   }
 }
 
+TEST_CASE("a calibration overwrites nothing but a link profile") {
+  if (std::thread::hardware_concurrency() < 2) return;  // refused there
+  const TemporaryJson file;
+  for (const std::string& text : {std::string("notes of a day"), std::string("{\"loss\": 1}")}) {
+    std::ofstream(file.path()) << text;
+    const Ran ran = run("--calibrate " + file.path() + " --ranks 2 -b 64 -e 64 -n 1");
+    INFO(ran.output);
+    CHECK(ran.exit_code != 0);
+    CHECK(contains(ran.output, file.path() + "' is there and no link profile"));
+    CHECK(contains(ran.output, "remove it, or name another file"));
+    std::ostringstream left;
+    left << std::ifstream(file.path()).rdbuf();
+    CHECK(left.str() == text);
+  }
+}
+
+TEST_CASE("more memory than the machine has is refused before it is touched") {
+  const auto bytes = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) *
+                     static_cast<size_t>(sysconf(_SC_PAGESIZE)) / 4 * 3;
+  const std::string size = std::to_string(bytes);
+  for (const std::string& words : {std::string("all_reduce"), std::string("all_reduce --sweep")}) {
+    const Ran ran = run(words + " --ranks 2 -n 1 -b " + size + " -e " + size);
+    INFO(ran.output);
+    CHECK(ran.exit_code != 0);
+    CHECK(contains(ran.output, "buffers of " + size + " bytes: choose a smaller maximum with -e"));
+  }
+}
+
 TEST_CASE("mistakes are named and end with a code other than 0") {
   const struct {
     const char* arguments;
@@ -399,6 +428,7 @@ TEST_CASE("mistakes are named and end with a code other than 0") {
       {"all_reduce -b 0 -e 1G -i 1", "more than 100000 sizes"},
       {"all_reduce -T nan", "-T"},
       {"all_reduce --json -", "/dev/stdout"},
+      {"--calibrate - --ranks 2", "is not a file"},
       {"all_reduce -b 8 -e 8 -n 1 >/dev/full", "cannot write the table"},
       {"all_reduce --ranks 2 -b 8 -e 8 -n 1 >/dev/full", "cannot write"},
       {"--topology >/dev/full", "cannot write"},

@@ -60,10 +60,10 @@ class Terminal:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
-def screen_of(out):
-    """The lines that stay on the screen."""
-    lines, line, column = [], [], 0
-    for piece in re.findall(r"\x1b\[K|\x1b\[[\d;]*m|[^\x1b]", out.decode()):
+def screen_of(out, columns=10**6):
+    """The lines that stay on a screen of so many columns."""
+    lines, line, column, wraps = [], [], 0, True
+    for piece in re.findall(r"\x1b\[K|\x1b\[[\d;]*m|\x1b\[\?7[lh]|[^\x1b]", out.decode()):
         if piece == "\x1b[K":
             del line[column:]
         elif piece == "\r":
@@ -71,7 +71,13 @@ def screen_of(out):
         elif piece == "\n":
             lines.append("".join(line).rstrip())
             line, column = [], 0
+        elif piece.startswith("\x1b[?7"):
+            wraps = piece.endswith("h")
         elif len(piece) == 1:
+            if column == columns and wraps:
+                lines.append("".join(line).rstrip())
+                line, column = [], 0
+            column = min(column, columns - 1)
             line[column:column + 1] = [piece]
             column += 1
     return lines + ["".join(line).rstrip()]
@@ -109,6 +115,8 @@ class TerminalTest(unittest.TestCase):
                 screen = self.check_whole_lines(terminal.out)
                 self.assertEqual([line[:7] for line in screen if "samples/s  " in line], ["step 10", "step 20"])
                 self.assertRegex(terminal.out.decode(), BAR)
+                narrow = screen_of(terminal.out, 30)
+                self.assertFalse([line for line in narrow if "[#" in line or "steps/s" in line], "a narrow screen keeps no piece of a bar")
                 summary = self.read_json("json")["summary"]
                 text = " ".join(" ".join(screen).split())
                 self.assertIn(f"to step 20: loss {summary['final_loss']:.4f}", text)

@@ -140,13 +140,13 @@ void Report::draw_bar(const StepRecord& record, bool now) {
   if (!now && time_ns - drawn_ns_ < kBetweenNs) return;
   drawn_ns_ = time_ns;
   // Ends in a carriage return, so that the next one replaces it, also through rondo-run.
-  print(stderr, kClearLine +
+  print(stderr, std::string(kClearLine) + kNoWrap +
                     bar_line({.first_step = steps_planned_.first,
                               .step = record.step,
                               .last_step = steps_planned_.last,
                               .loss = record.loss,
                               .elapsed_s = static_cast<double>(time_ns - began_ns_) / 1e9}) +
-                    "\r");
+                    kWrap + "\r");
 }
 
 double Report::median_of(double StepTimes::*field) const {

@@ -13,6 +13,9 @@ namespace rondo::trainer {
 /// Clears the line of a terminal, on which the bar may be, for what comes next.
 inline constexpr char kClearLine[] = "\r\033[K";
 
+/// Around a bar, which a narrow terminal then cuts off instead of wrapping it (DEC's mode 7).
+inline constexpr char kNoWrap[] = "\033[?7l", kWrap[] = "\033[?7h";
+
 /// `last_step`: of the run.
 std::string step_line(const StepRecord& record, uint64_t last_step);
 std::string validation_line(const ValidationRecord& record);
