@@ -47,14 +47,25 @@ def reduced(tensor, op, what, any_order=False):
     return flat, {"op": name, "factor": float(op.factor)}
 
 
+def in_order(tensor):
+    """What is only read may lie in any order: this has its elements in C order, copied if need be."""
+    return tensor.contiguous() if tensor.layout is torch.strided else tensor
+
+
 def joined(tensors):
-    return torch.cat([moved(tensor, "a tensor of the list").reshape(-1) for tensor in tensors])
+    return torch.cat([moved(in_order(tensor), "a tensor of the list").reshape(-1) for tensor in tensors])
+
+
+def counts_of(tensors):
+    """Of what moved() makes of each, which may lie in any order."""
+    return [tensor.numel() * (1 if tensor.dtype in _TYPES else tensor.element_size()) for tensor in tensors]
 
 
 def copy_parts(tensors, flat, counts):
     """Each tensor gets its part of flat."""
     for tensor, part in zip(tensors, flat.split(counts)):
-        moved(tensor, "a tensor of the list").reshape(-1).copy_(part)
+        part = part if tensor.dtype in _TYPES else part.view(tensor.dtype)
+        tensor.detach().copy_(part.view(tensor.shape))
 
 
 def expect_like(own, tensors, call):

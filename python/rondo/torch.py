@@ -23,7 +23,7 @@ from torch._C._distributed_c10d import AllreduceOptions, Backend, ErrorType, Red
 
 import rondo
 from rondo import _buckets
-from rondo._tensors import copy_parts, expect_like, joined, moved, reduced
+from rondo._tensors import copy_parts, counts_of, expect_like, in_order, joined, moved, reduced
 from rondo._works import Completion, RondoWork, forward_to_python, not_compiled
 
 _NOT_SET = AllreduceOptions().timeout
@@ -248,14 +248,14 @@ class RondoBackend(Backend):
         return self.all_gather_single_coalesced([output], [input], opts)
 
     def all_gather_single_coalesced(self, outputs, inputs, opts):
-        calls = [(self._communicator.all_gather, (moved(x, "the input"), moved(y, "the output")), {}) for y, x in zip(outputs, inputs)]
+        calls = [(self._communicator.all_gather, (moved(in_order(x), "the input"), moved(y, "the output")), {}) for y, x in zip(outputs, inputs)]
         return self._run(calls, outputs, opts)
 
     def allgather(self, output_tensors, input_tensors, opts):
         calls, copies = [], []
         for outputs, tensor in zip(output_tensors, input_tensors):
-            x = moved(tensor, "the input")
-            counts = [moved(y, "an output").numel() for y in outputs]
+            x = moved(in_order(tensor), "the input")
+            counts = counts_of(outputs)
             y = x.new_empty(sum(counts))
             if len(set(counts)) == 1:
                 calls.append((self._communicator.all_gather, (x, y), {}))
@@ -273,7 +273,7 @@ class RondoBackend(Backend):
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts):
         calls = []
         for output, tensor in zip(outputs, inputs):
-            x, named = reduced(tensor, opts.reduceOp, "the input")
+            x, named = reduced(in_order(tensor), opts.reduceOp, "the input")
             y, _ = reduced(output, opts.reduceOp, "the output")
             calls.append((self._communicator.reduce_scatter, (x, y), named))
         return self._run(calls, outputs, opts)
@@ -281,7 +281,7 @@ class RondoBackend(Backend):
     def reduce_scatter(self, output_tensors, input_tensors, opts):
         calls = []
         for output, inputs in zip(output_tensors, input_tensors):
-            parts = [reduced(x, opts.reduceOp, "an input")[0].reshape(-1) for x in inputs]
+            parts = [reduced(in_order(x), opts.reduceOp, "an input")[0].reshape(-1) for x in inputs]
             y, named = reduced(output, opts.reduceOp, "the output")
             counts = [part.numel() for part in parts]
             x = torch.cat(parts)
@@ -292,7 +292,7 @@ class RondoBackend(Backend):
         return self._run(calls, output_tensors, opts)
 
     def gather(self, output_tensors, input_tensors, opts):
-        x, root = moved(input_tensors[0], "the input"), opts.rootRank
+        x, root = moved(in_order(input_tensors[0]), "the input"), opts.rootRank
         if self.rank() != root:
             return self._run([(self._communicator.gather, (x, None, root), {})], [], opts)
         outputs = output_tensors[0]
@@ -309,7 +309,7 @@ class RondoBackend(Backend):
         return self._run([(self._communicator.scatter, (x, moved(output_tensors[0], "the output"), opts.rootRank), {})], output_tensors, opts)
 
     def all_to_all_single(self, output, input, output_split_sizes, input_split_sizes, opts):
-        x, y = moved(input, "the input"), moved(output, "the output")
+        x, y = moved(in_order(input), "the input"), moved(output, "the output")
         if not output_split_sizes and not input_split_sizes:
             return self._run([(self._communicator.all_to_all, (x, y), {})], [output], opts)
         arguments = (x, self._counts(x, input, input_split_sizes), y, self._counts(y, output, output_split_sizes))
@@ -325,8 +325,7 @@ class RondoBackend(Backend):
 
     def alltoall(self, output_tensors, input_tensors, opts):
         x = joined(input_tensors)
-        x_counts = [moved(tensor, "an input").numel() for tensor in input_tensors]
-        y_counts = [moved(tensor, "an output").numel() for tensor in output_tensors]
+        x_counts, y_counts = counts_of(input_tensors), counts_of(output_tensors)
         y = x.new_empty(sum(y_counts))
         return self._run([(self._communicator.all_to_all_v, (x, x_counts, y, y_counts), {})], output_tensors, opts,
                          lambda: copy_parts(output_tensors, y, y_counts))

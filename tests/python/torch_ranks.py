@@ -628,6 +628,41 @@ def reused_memory():
     assert pages() <= before + 25, (before, pages())
 
 
+def strided(rank, ranks):
+    """Tensors of lists, and what is only read, may lie in any order: also not in the same on all ranks."""
+    def parts(r, dtype):
+        return [value(r + 10 * k, 12, dtype).reshape(3, 4) for k in range(ranks)]
+
+    def turned(x):
+        return x.t().contiguous().t() if (rank + x.shape[0]) % 2 else x.repeat_interleave(2, 1)[:, ::2]
+
+    def outputs():
+        return [torch.zeros(4, 3, dtype=dtype).t() for _ in range(ranks)]
+
+    for dtype in (torch.float32, torch.bfloat16, torch.complex64, torch.int64):
+        own = [turned(x) for x in parts(rank, dtype)]
+        dist.all_gather(found := outputs(), own[0])
+        for r, x in enumerate(found):
+            same(x, parts(r, dtype)[0])
+        dist.all_to_all(found := outputs(), own)
+        for r, x in enumerate(found):
+            same(x, parts(r, dtype)[rank])
+        dist.gather(own[0], found := outputs() if rank == ranks - 1 else None, ranks - 1)
+        for r, x in enumerate(found or []):
+            same(x, parts(r, dtype)[0])
+        dist.scatter(x := torch.zeros(3, 4, dtype=dtype), own if rank == 0 else None, 0)
+        same(x, parts(0, dtype)[rank])
+        dist.all_gather_into_tensor(x := torch.zeros(3 * ranks, 4, dtype=dtype), own[0])
+        same(x, torch.cat([parts(r, dtype)[0] for r in range(ranks)]))
+        dist.all_to_all_single(x := torch.zeros(3 * ranks, 4, dtype=dtype), turned(torch.cat(parts(rank, dtype))))
+        same(x, torch.cat([parts(r, dtype)[rank] for r in range(ranks)]))
+        if dtype is not torch.bfloat16:  # its sums are rounded
+            dist.reduce_scatter(x := torch.zeros(3, 4, dtype=dtype), own)
+            same(x, sum(parts(r, dtype)[rank] for r in range(ranks)))
+            dist.reduce_scatter_tensor(x := torch.zeros(3, 4, dtype=dtype), turned(torch.cat(parts(rank, dtype))))
+            same(x, sum(parts(r, dtype)[rank] for r in range(ranks)))
+
+
 def bad_input(rank, ranks):
     sum_, max_ = dist.ReduceOp.SUM, dist.ReduceOp.MAX
     for x, op, part in ((torch.ones(4, 4)[:, ::2], sum_, "is not contiguous"), (torch.eye(3).to_sparse(), max_, "sparse"),
@@ -644,8 +679,8 @@ def bad_input(rank, ranks):
             dist.scatter(torch.ones(3), [torch.ones(3, dtype=torch.int32)] * ranks)
     with refused("do not add up"):
         dist.all_to_all_single(torch.empty(ranks), torch.ones(ranks), None, [2] * ranks)
-    with refused("not contiguous"):  # ranks could differ in the order of elements
-        dist.all_gather_into_tensor(torch.empty(ranks * 2, 3, 4, 5), torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last))
+    with refused("not contiguous"):
+        dist.all_gather_into_tensor(torch.empty(ranks * 2, 3, 4, 5).to(memory_format=torch.channels_last), torch.ones(2, 3, 4, 5))
     with refused("not contiguous"):
         dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.ones(4, 4)[:, ::2], rank)])
     with refused("elements"):
