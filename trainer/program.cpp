@@ -21,8 +21,9 @@ namespace rondo::trainer {
 namespace {
 
 std::atomic<bool> interrupted{false};
-static_assert(std::atomic<bool>::is_always_lock_free);  // a signal handler sets it
-constexpr int kInterruptedExit = 128 + SIGINT;
+std::atomic<int> interrupted_by{0};  // a signal
+static_assert(std::atomic<bool>::is_always_lock_free &&
+              std::atomic<int>::is_always_lock_free);  // a signal handler sets them
 
 /// Messages replace the progress bar, this program's and the library's.
 void set_up_messages() {
@@ -43,12 +44,17 @@ void set_up_messages() {
 }  // namespace
 
 const std::atomic<bool>& end_run_at_interrupt() {
-  struct sigaction before {};
-  if (sigaction(SIGINT, nullptr, &before) != 0 || before.sa_handler == SIG_IGN) return interrupted;
-  struct sigaction action {};
-  action.sa_handler = [](int) { interrupted.store(true); };
-  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
-  sigaction(SIGINT, &action, nullptr);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    struct sigaction before {};
+    if (sigaction(signal, nullptr, &before) != 0 || before.sa_handler == SIG_IGN) continue;
+    struct sigaction action {};
+    action.sa_handler = [](int by) {
+      interrupted_by.store(by);
+      interrupted.store(true);
+    };
+    action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+    sigaction(signal, &action, nullptr);
+  }
   return interrupted;
 }
 
@@ -62,7 +68,7 @@ int run_program(int argc, char** argv, const TrainRanks& train_ranks) try {
   const Status status = !options.scaling.empty()  ? run_scaling(options, argv)
                         : !options.lesson.empty() ? teach(options)
                                                   : train_ranks(options, is_left_out);
-  if (status.ok()) return interrupted.load() ? kInterruptedExit : EXIT_SUCCESS;
+  if (status.ok()) return interrupted.load() ? 128 + interrupted_by.load() : EXIT_SUCCESS;
   spdlog::error("{}", status.to_string());
   // Without memory OpenBLAS's threads, which begin before main(), try for ever to get some, and
   // exit() would wait for them.

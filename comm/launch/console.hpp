@@ -24,9 +24,10 @@ inline constexpr int kLauncherExit = 125;                            // the laun
 inline constexpr int kNotFoundExit = 127, kNotExecutableExit = 126;  // as the shell
 inline constexpr int kPipeExit = 128 + SIGPIPE;                      // nobody reads any more
 
-/// After SIGTERM, before SIGKILL.
+/// From SIGTERM, because a rank has failed, to SIGKILL.
 inline constexpr std::chrono::seconds kGrace{5};
-/// After Ctrl-C ranks may end what they do; who does not want to wait presses it again.
+/// After Ctrl-C or a scheduler's SIGTERM ranks may end what they do; who does not want to wait
+/// sends it again.
 inline constexpr std::chrono::seconds kInterruptGrace{60};
 /// From the first failed rank to the signal for the others: they notice by themselves, and one of
 /// them may be about to say why.

@@ -135,7 +135,7 @@ class HostsJob {
       stopping_ = true;
       stop_at_.reset();
       const bool again = std::exchange(interrupted_, true);
-      give_up_after(signal == SIGINT && !again ? kInterruptGrace : kGrace, again);
+      give_up_after(again ? kGrace : kInterruptGrace, again);
       for (HostState& host : hosts_) {
         if (!host.has_started) abandon(host);  // no rank that could act on it
       }

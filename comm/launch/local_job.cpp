@@ -335,7 +335,7 @@ class LocalJob {
     const bool again = interrupted_;
     interrupted_ = true;
     if (!stopping_) exit_code_ = 128 + signal;
-    stop(again ? SIGKILL : signal);
+    stop(again ? SIGKILL : signal, kInterruptGrace);
   }
 
   void obey(const Order& order) {
@@ -436,10 +436,10 @@ class LocalJob {
     stop(SIGTERM);
   }
 
-  void stop(int signal) {
+  void stop(int signal, std::chrono::seconds grace = kGrace) {
     stopping_ = true;
     stop_at_.reset();
-    if (!kill_at_) kill_at_ = Clock::now() + (signal == SIGINT ? kInterruptGrace : kGrace);
+    if (!kill_at_) kill_at_ = Clock::now() + grace;
     signal_all(signal);
     signal_all(SIGCONT);  // a stopped rank would not act on it
   }

@@ -147,17 +147,23 @@ class TerminalTest(unittest.TestCase):
                     self.assertEqual(steps[1], steps[0])
 
     def test_an_interrupted_run_can_be_resumed(self):
-        flags = ["--steps", "1000000", "--log-every", "10", *SLOW, "--json", str(self.folder / "json"), "--checkpoint-dir",
-                 str(self.folder / "checkpoints")]
-        terminal = self.start(*flags)
-        terminal.await_text("step +10 ")
-        terminal.press_ctrl_c()
-        self.assertEqual(terminal.finish(), 130, terminal.out)
-        last = self.read_json("json")["summary"]["steps"]
-        flags[1] = str(last + 1)
-        terminal = self.start(*flags, "--resume")
-        self.assertEqual(terminal.finish(), 0, terminal.out)
-        self.assertEqual([step["step"] for step in self.read_json("json")["steps"]], [last + 1])
+        # SIGTERM to the launcher: as a scheduler ends a job.
+        for ranks, by in (("1", signal.SIGINT), ("2", signal.SIGTERM), ("1", signal.SIGTERM)):
+            with self.subTest(f"{ranks} {by.name}"):
+                flags = ["--steps", "1000000", "--log-every", "10", *SLOW, "--ranks", ranks, "--json", str(self.folder / "json"),
+                         "--checkpoint-dir", str(self.folder / f"checkpoints-{ranks}-{by.name}")]
+                terminal = self.start(*flags)
+                terminal.await_text("step +10 ")
+                if by == signal.SIGINT:
+                    terminal.press_ctrl_c()
+                else:
+                    os.kill(terminal.pid, by)
+                self.assertEqual(terminal.finish(), 128 + by, terminal.out)
+                last = self.read_json("json")["summary"]["steps"]
+                flags[1] = str(last + 1)
+                terminal = self.start(*flags, "--resume")
+                self.assertEqual(terminal.finish(), 0, terminal.out)
+                self.assertEqual([step["step"] for step in self.read_json("json")["steps"]], [last + 1])
 
     def test_the_second_ctrl_c_ends_the_program_at_once(self):
         (self.folder / "text").write_bytes(b"one step takes minutes. " * 700_000)
