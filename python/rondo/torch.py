@@ -27,6 +27,7 @@ from rondo._tensors import copy_parts, counts_of, expect_like, in_order, joined,
 from rondo._works import Completion, RondoWork, forward_to_python, not_compiled
 
 _NOT_SET = AllreduceOptions().timeout
+_is_profiled = torch.autograd._profiler_enabled
 _CODES = {"timeout": ErrorType.TIMEOUT, "peer died": ErrorType.REMOTE_ERROR}
 _open = set()  # torch's debugging wrapper keeps the C++ half of a RondoBackend only
 
@@ -141,9 +142,11 @@ class RondoBackend(Backend):
 
     # ---- Running calls.
 
-    def _run(self, calls, result, opts, after=None, receives=False):
+    def _run(self, calls, result, opts, after=None, receives=False, watched=False):
         """Runs calls (each a method of the communicator with its arguments). Returns a Work for all of them; for calls that are not
         asynchronous None, as torch allows: they have ended."""
+        if _is_profiled() and calls and not watched:
+            return self._run_watched(calls, result, opts, after, receives)
         timeout = self._timeout_of(opts)
         here = self._coalesced is None and opts is not None and not opts.asyncOp
         if here and threading.active_count() - Completion.idle <= 1:
@@ -167,6 +170,19 @@ class RondoBackend(Backend):
             self._calls_until_look = max(8, sum(not each.is_completed() for each in list(self._outstanding)))
         if self._coalesced is not None:
             self._coalesced.append(work)
+        return work
+
+    def _run_watched(self, calls, *rest):
+        """For torch's profiler the operation is a row "rondo:NAME", from here to its end."""
+        row, work = torch.autograd.profiler.record_function(f"rondo:{calls[0][0].__name__}"), None
+        row.__enter__()
+        try:
+            work = self._run(calls, *rest, watched=True)
+        finally:
+            if work is None:
+                row.__exit__(None, None, None)
+        if work is not None:
+            row._call_end_callbacks_on_future(work.get_future())
         return work
 
     def _timeout_of(self, opts):

@@ -663,6 +663,29 @@ def strided(rank, ranks):
             same(x, sum(parts(r, dtype)[rank] for r in range(ranks)))
 
 
+def profiled(rank, ranks):
+    x = torch.ones(1 << 20)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found:
+        dist.all_reduce(x)
+        works = [dist.all_reduce(x, async_op=True) for _ in range(3)]
+        for work in works:
+            work.wait()
+        outputs = [torch.empty(2) for _ in range(ranks)]
+        dist.all_gather(outputs, torch.ones(2))
+        with refused("band"):
+            dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND)
+        if ranks > 1 and rank < 2:
+            work = dist.isend(x, 1 - rank) if rank == 0 else dist.irecv(x, 1 - rank)
+            work.wait()
+        meet_again()  # nothing is left of these operations
+    rows = {row.key: row for row in found.key_averages() if row.key.startswith("rondo:")}
+    expected = {"rondo:all_reduce": 5, "rondo:all_gather": 1}
+    if ranks > 1 and rank < 2:
+        expected["rondo:send" if rank == 0 else "rondo:recv"] = 1
+    assert {name: row.count for name, row in rows.items() if name in expected} == expected, rows
+    assert rows["rondo:all_reduce"].cpu_time_total > 0
+
+
 def bad_input(rank, ranks):
     sum_, max_ = dist.ReduceOp.SUM, dist.ReduceOp.MAX
     for x, op, part in ((torch.ones(4, 4)[:, ::2], sum_, "is not contiguous"), (torch.eye(3).to_sparse(), max_, "sparse"),
