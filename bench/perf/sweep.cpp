@@ -53,20 +53,25 @@ bool is_choosable(const CallShape& shape, Algorithm algorithm,
          std::none_of(contenders.begin(), contenders.end(), is_better);
 }
 
+/// The best is what the chosen one loses most against, round by round; itself, if against none.
 void judge(Line& line, Algorithm chosen) {
-  const auto better = [&](const Timed& a, const Timed& b) {
-    return a.choosable != b.choosable ? a.choosable : a.time_us < b.time_us;
-  };
   const auto begin = line.results.begin(), end = line.results.end();
-  line.best = static_cast<size_t>(std::min_element(begin, end, better) - begin);
   line.chosen = static_cast<size_t>(
       std::find_if(begin, end, [&](const Timed& t) { return t.algorithm == chosen; }) - begin);
   const Timed& taken = line.results.at(line.chosen);
-  std::vector<double> ratios;
-  for (size_t i = 0; i < taken.times.size(); ++i) {
-    ratios.push_back(taken.times[i] / line.results[line.best].times[i] - 1);
+  line.best = line.chosen;
+  line.loss = 0;
+  for (size_t other = 0; other < line.results.size(); ++other) {
+    if (!line.results[other].choosable) continue;
+    std::vector<double> losses;
+    for (size_t i = 0; i < taken.times.size(); ++i) {
+      losses.push_back(taken.times[i] / line.results[other].times[i] - 1);
+    }
+    if (const double loss = median(losses); loss > line.loss) {
+      line.best = other;
+      line.loss = loss;
+    }
   }
-  line.loss = median(ratios);
   line.prediction_error = taken.predicted_us / taken.time_us - 1;
 }
 
