@@ -123,7 +123,7 @@ def farthest_losses(measured):
 def utilisation(document, devices, step_ms):
     """A sentence: model FLOPs of a step, as llm.c counts them, against the GPU's peak in bf16; empty if the peak is unknown."""
     peak = next((each for name, each in PEAKS.items() if name in devices[0]["name"]), None)
-    parameters = (document["summary"] or {}).get("parameters")
+    parameters = (document.get("summary") or {}).get("parameters")
     if not peak or not parameters:
         return ""
     layers, width, context, batch = (SHAPE[SHAPE.index(flag) + 1] for flag in ("--layers", "--width", "--context", "--batch"))

@@ -152,6 +152,14 @@ class GpuCheck(unittest.TestCase):
         judged = gpu_training.farthest_form({"form-enqueued": TRAIN, "form-zero": other, "form-bf16": other})
         self.assertAlmostEqual(judged[0], 2)
         self.assertEqual(judged[1], "form-zero: 2.0e-04, 40 steps")
+        # Any run that broke off.
+        for name, document in self.report["measured"].items():
+            document = {"error": "stopped", "steps": TRAIN["steps"]} if "steps" in document else {**document, "error": "stopped", "results": []}
+            broken = {**self.report, "devices": [{**self.report["devices"][0], "name": "NVIDIA H200"}], "measured": {**self.report["measured"], name: document}}
+            broken["measured"].setdefault("train-gpt2-torch", {"step_ms": 30.0})
+            for report in (broken, {**broken, "measured": {name: document}}):
+                report["goals"] = gpu_report.goals_of(report)
+                self.assertIn("# gpu-check", gpu_report.markdown(report), name)
         # Two runs of other losses.
         losses = dict(self.report, measured={"train-nano": TRAIN, "train-nano-host": {"steps": [{"step_ms": 1, "loss": 5.0}] * 40}})
         judged = next(goal for goal in gpu_report.goals_of(losses) if goal["what"].startswith("nano"))
