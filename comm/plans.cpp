@@ -237,34 +237,37 @@ Status Plans::choose_forced(const Shape& shape, Algorithm forced, Prepared& prep
     const bool copies = can.process_copy && !form_of(shape.call.collective).reduces;
     prepared.sharing = copies ? Sharing::kCopied : Sharing::kMapped;
     prepared.required = true;
-    prepared.direct = std::make_unique<engine::ExecutionPlan>(made);
+    prepared.direct = std::make_unique<engine::ExecutionPlan>(std::move(made));
+    // Where a GPU's graph goes that is replayed after the end of its buffers' registration.
+    made = RONDO_TRY(make(shape, cheapest(shape, false, false), limits_.rank));
   }
   prepared.staged = std::move(made);
   return {};
 }
 
+Algorithm Plans::cheapest(const Shape& shape, bool references, bool process_copy) const {
+  const board::Call& call = shape.call;
+  tuner::Available available = limits_.available;
+  available.references = available.references && references;
+  available.process_copy = available.process_copy && process_copy;
+  available.type = call.type;
+  available.hosts = hosts_.get();
+  if (call.op == ReduceOp::kScaledSum) available.scaled = call.type;
+  // As if in place: whether a rank's buffers are is its own affair, and ranks must choose alike.
+  const bool in_place = call.collective != Collective::kAllToAllV;  // which never is
+  const uint64_t bytes = model_bytes(call, static_cast<size_t>(limits_.ranks));
+  return tuner::choose(call.collective, limits_.ranks, bytes, available, in_place, limits_.profile);
+}
+
 Status Plans::choose_automatically(const Shape& shape, Prepared& prepared) const {
   const board::Call& call = shape.call;
-  const uint64_t bytes = model_bytes(call, static_cast<size_t>(limits_.ranks));
-  const auto choose = [&](bool references, bool process_copy) {
-    tuner::Available available = limits_.available;
-    available.references = available.references && references;
-    available.process_copy = available.process_copy && process_copy;
-    available.type = call.type;
-    available.hosts = hosts_.get();
-    if (call.op == ReduceOp::kScaledSum) available.scaled = call.type;
-    // As if in place: whether a rank's buffers are is its own affair, and ranks must choose alike.
-    const bool in_place = call.collective != Collective::kAllToAllV;  // which never is
-    return tuner::choose(call.collective, limits_.ranks, bytes, available, in_place,
-                         limits_.profile);
-  };
-  auto staged = RONDO_TRY(make(shape, choose(false, false), limits_.rank));
+  auto staged = RONDO_TRY(make(shape, cheapest(shape, false, false), limits_.rank));
   prepared.staged = std::move(staged);
-  const Algorithm direct = choose(true, false);
+  const Algorithm direct = cheapest(shape, true, false);
   if (limits_.ranks == 1 || call.count == 0 || !is_direct(direct)) return {};
   auto made = RONDO_TRY(make(shape, direct, limits_.rank));
   prepared.direct = std::make_unique<engine::ExecutionPlan>(std::move(made));
-  prepared.sharing = choose(false, true) == direct ? Sharing::kCopied : Sharing::kMapped;
+  prepared.sharing = cheapest(shape, false, true) == direct ? Sharing::kCopied : Sharing::kMapped;
   prepared.withheld = shape.in_place && !algorithms::is_in_place_safe(call.collective, direct);
   return {};
 }

@@ -62,6 +62,8 @@ class Plans {
   bool in_allowed_order(const board::Call& call, Algorithm algorithm) const;
   Status choose_forced(const Shape& shape, Algorithm forced, engine::Prepared& prepared) const;
   Status choose_automatically(const Shape& shape, engine::Prepared& prepared) const;
+  /// Of those that need no `references` to peers' buffers, or no `process_copy`, if these are false.
+  Algorithm cheapest(const Shape& shape, bool references, bool process_copy) const;
 
   PlanLimits limits_;
   schedule::SharedHosts hosts_;

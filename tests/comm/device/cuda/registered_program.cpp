@@ -68,12 +68,13 @@ class Rank {
   Status use(const char* what, void* memory) {
     values_ = static_cast<float*>(memory);
     RONDO_TRY(world_.register_memory(memory, kBytes));
-    RONDO_TRY(sum(what, [&] { return enqueue(); }));
+    const auto enqueue_direct = [&] { return enqueue(Algorithm::kTwoShotDirect); };
+    RONDO_TRY(sum(what, enqueue_direct));
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t replayed = nullptr;
     RONDO_TRY(
         checked(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture"));
-    const Status enqueued = enqueue();
+    const Status enqueued = enqueue_direct();
     RONDO_TRY(checked(cudaStreamEndCapture(stream_, &graph), "capture"));
     RONDO_TRY(enqueued);
     RONDO_TRY(checked(cudaGraphInstantiate(&replayed, graph, 0), "cudaGraphInstantiate"));
@@ -82,17 +83,24 @@ class Rank {
     }
     RONDO_TRY(world_.unregister_memory(memory));
     RONDO_TRY(world_.barrier({.stream = stream_}));
-    RONDO_TRY(sum(what, [&] { return enqueue(); }));  // through slots
+    RONDO_TRY(sum(what, [&] { return enqueue(Algorithm::kAuto); }));  // through slots, as the replay
     return sum(what, [&] { return checked(cudaGraphLaunch(replayed, stream_), "a replay"); });
   }
 
  private:
-  Status enqueue() {
+  Status enqueue(Algorithm algorithm) {
     return world_.all_reduce(values_, values_, kCount, DataType::kFloat32, ReduceOp::kSum,
-                             {.algorithm = Algorithm::kTwoShotDirect, .stream = stream_});
+                             {.algorithm = algorithm, .stream = stream_});
   }
   static float value_of(int rank, int turn, size_t i) {
     return static_cast<float>((i + static_cast<size_t>(rank * 7 + turn)) % 1024);
+  }
+
+  /// In the order of the stream: it does not wait for others.
+  Status copy(float* to, const float* from) const {
+    constexpr size_t kUsed = kCount * sizeof(float);
+    RONDO_TRY(checked(cudaMemcpyAsync(to, from, kUsed, cudaMemcpyDefault, stream_), "a copy"));
+    return checked(cudaStreamSynchronize(stream_), "waiting for a copy");
   }
 
   template <class Enqueue>
@@ -100,12 +108,11 @@ class Rank {
     std::vector<float> values(kCount);
     ++turn_;
     for (size_t i = 0; i < kCount; ++i) values[i] = value_of(world_.rank(), turn_, i);
-    constexpr size_t kUsed = kCount * sizeof(float);
-    RONDO_TRY(checked(cudaMemcpy(values_, values.data(), kUsed, cudaMemcpyDefault), "cudaMemcpy"));
+    RONDO_TRY(copy(values_, values.data()));
     RONDO_TRY(enqueue());
     RONDO_TRY(checked(cudaStreamSynchronize(stream_), "waiting for a sum"));
     RONDO_TRY(world_.status());
-    RONDO_TRY(checked(cudaMemcpy(values.data(), values_, kUsed, cudaMemcpyDefault), "cudaMemcpy"));
+    RONDO_TRY(copy(values.data(), values_));
     for (size_t i = 0; i < kCount; ++i) {
       float expected = 0;
       for (int rank = 0; rank < world_.size(); ++rank) expected += value_of(rank, turn_, i);
