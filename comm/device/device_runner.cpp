@@ -126,7 +126,7 @@ Result<DeviceRunner::Introduction> DeviceRunner::introduction() {
 
 Status DeviceRunner::create_streams() {
   copies_ = RONDO_TRY(cuda_.create_stream());
-  for (Event* event : {&launched_, &captured_, &marks_[0], &marks_[1]}) {
+  for (Event* event : {&launched_, &captured_, &copied_, &marks_[0], &marks_[1]}) {
     Event created = RONDO_TRY(cuda_.create_event());
     *event = created;
   }
@@ -437,9 +437,13 @@ Status DeviceRunner::launch() {
   // Not by the handle, which may be that of an earlier stream whose work still runs.
   const uint64_t identity = RONDO_TRY(identify(begun.stream, begun.capture));
   RONDO_TRY(follow(begun.stream, identity, begun.capture));
+  // On a stream of its own: GPUs have few queues for copies, and one that waits there for a kernel
+  // would hold up the copy that a peer's kernel needs.
   if (begun.capture == 0 && programs_->has_new()) {
     RONDO_TRY(keep_bounded(begun.stream));
-    RONDO_TRY(programs_->copy_new(begun.stream));
+    RONDO_TRY(programs_->copy_new());
+    RONDO_TRY(cuda_.record(copied_, copies_));
+    RONDO_TRY(cuda_.wait(begun.stream, copied_));
   }
   if (begun.capture == 0) RONDO_TRY(keep_bounded(begun.stream));
   const int rank = bootstrap_.rank();

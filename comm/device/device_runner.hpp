@@ -229,6 +229,7 @@ class DeviceRunner {
   Stream copies_ = nullptr;
   Event launched_ = nullptr;  // recorded after every launch that is not captured
   Event captured_ = nullptr;  // after every launch that is
+  Event copied_ = nullptr;    // after every copy of new programs, on copies_
   Event marks_[2] = {};       // in turn, before every kMarkEvery-th launch that is not
   uint64_t launches_ = 0;     // that are not captured
   std::unique_ptr<Programs> programs_;

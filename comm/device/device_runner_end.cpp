@@ -115,7 +115,7 @@ DeviceRunner::~DeviceRunner() {
   }
   registrations_.reset();
   programs_.reset();
-  for (Event event : {launched_, captured_, marks_[0], marks_[1]}) {
+  for (Event event : {launched_, captured_, copied_, marks_[0], marks_[1]}) {
     if (event != nullptr) (void)cuda_.destroy_event(event);
   }
   if (copies_ != nullptr) (void)cuda_.destroy_stream(copies_);

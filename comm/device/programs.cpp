@@ -107,8 +107,8 @@ void Programs::forget() {
   low_ = copied_ = kScratch;
 }
 
-Status Programs::copy_new(Stream stream) {
-  RONDO_TRY(cuda_->copy(memory_ + copied_, staging_ + copied_, low_ - copied_, stream));
+Status Programs::copy_new() {
+  RONDO_TRY(cuda_->copy(memory_ + copied_, staging_ + copied_, low_ - copied_, stream_));
   copied_ = low_;
   return {};
 }

@@ -34,15 +34,15 @@ class Programs {
 
   /// The plan, one of `owner`'s, in device memory. `captured`: a graph uses it, which may be replayed at
   /// any time, so it is never dropped; the first call for it waits for its copy, some microseconds.
-  /// Another new plan is there after copy_new(). kResourceExhausted: there is no room; forget() makes
+  /// Another new plan comes with copy_new(). kResourceExhausted: there is no room; forget() makes
   /// some, unless graphs have it all.
   Result<const Uploaded*> find(const engine::ExecutionPlan& plan,
                                const std::shared_ptr<const engine::Prepared>& owner, int ranks,
                                bool captured);
-  /// Whether find() has found plans that are to be copied, and copies them in the stream's turn. Waits
-  /// for nothing: where streams share a queue, a copy may stand behind kernels that wait for a peer.
+  /// Whether find() has found plans that are to be copied; enqueues their copy on the communicator's
+  /// own stream and waits for nothing. A kernel that reads them comes after that.
   bool has_new() const { return copied_ < low_; }
-  Status copy_new(Stream stream);
+  Status copy_new();
   /// Bytes that find() would need for the plan, 0 if it is present; and the bytes available.
   size_t needed(const engine::ExecutionPlan& plan, bool captured) const;
   size_t room() const { return high_ - low_; }

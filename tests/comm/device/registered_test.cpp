@@ -280,12 +280,11 @@ TEST_CASE("A graph's operations are direct at every replay while their memory is
   REQUIRE(world.all_created());
   Slabs slabs(world, *gpu);
   require_registered(world, slabs);
-  const std::vector<Call> calls = {chosen_direct(world),
-                                   {.collective = Collective::kAllGather, .count = 5},
-                                   chosen_direct(world),
-                                   {.collective = Collective::kAllReduce,
-                                    .count = 700,
-                                    .algorithm = Algorithm::kTwoShotDirect}};
+  const std::vector<Call> calls = {
+      chosen_direct(world),
+      {.collective = Collective::kAllGather, .count = 5},
+      chosen_direct(world),
+      {.collective = Collective::kAllReduce, .count = 700, .algorithm = Algorithm::kTwoShotDirect}};
   const auto wanted = on_host(calls, 3);
   AllPlaced found = place(slabs, calls, 3);
   std::vector<FakeGpu::Graph> graphs;

@@ -83,7 +83,8 @@ class Rank {
     }
     RONDO_TRY(world_.unregister_memory(memory));
     RONDO_TRY(world_.barrier({.stream = stream_}));
-    RONDO_TRY(sum(what, [&] { return enqueue(Algorithm::kAuto); }));  // through slots, as the replay
+    RONDO_TRY(
+        sum(what, [&] { return enqueue(Algorithm::kAuto); }));  // through slots, as the replay
     return sum(what, [&] { return checked(cudaGraphLaunch(replayed, stream_), "a replay"); });
   }
 
