@@ -1,5 +1,7 @@
 // rondo-train: the program. Starts its ranks as processes, or is one: reads the data, meets the other
 // ranks, trains.
+#include <fmt/format.h>
+
 #include <memory>
 #include <optional>
 
@@ -39,6 +41,17 @@ Result<RankDevice> prepare_device(const TrainOptions& options, const Config& con
                     .open = &open_device_trainer};
 }
 
+/// A communicator goes by another one where the one that is asked for cannot be.
+Status require_algorithm(const Communicator& communicator, Algorithm algorithm) {
+  constexpr size_t kSome = 1 << 16;
+  const Algorithm chosen =
+      communicator.plan(Collective::kAllReduce, kSome, DataType::kFloat32).algorithm;
+  if (algorithm == Algorithm::kAuto || communicator.size() == 1 || chosen == algorithm) return {};
+  return {Code::kUnavailable, fmt::format("--algorithm {} is not possible for {} ranks placed like "
+                                          "these, or with these flags: leave it out",
+                                          name(algorithm), communicator.size())};
+}
+
 Result<Surroundings> prepare(const TrainOptions& options, uint64_t rank, int local_rank) {
   // The data before the communicator: a rank that cannot read its data reports that itself.
   std::unique_ptr<Dataset> data = RONDO_TRY(open_data(options, options.data, rank));
@@ -52,6 +65,7 @@ Result<Surroundings> prepare(const TrainOptions& options, uint64_t rank, int loc
   config.reproducible = options.reproducible;
   config.algorithm = parse<Algorithm>(options.algorithm, kAlgorithmNames).value();
   Communicator communicator = RONDO_TRY(Communicator::create(config));
+  RONDO_TRY(require_algorithm(communicator, config.algorithm));
   std::optional<RankDevice> device;
   if (options.on_gpu()) {
     Result<RankDevice> made = prepare_device(options, config, local_rank);

@@ -125,7 +125,7 @@ void RepeatedLines::report(const Merged& merged) {
   std::vector<int> ranks = merged.ranks;
   std::sort(ranks.begin(), ranks.end());
   const std::string what = merged.lines == 1 ? "line" : fmt::format("{} lines", merged.lines);
-  print_(fmt::format("rondo-run: rank {}'s last {} on {} ranks: {}\n", merged.model, what,
+  print_(fmt::format("rondo-run: rank {}'s last {} came from {} ranks: {}\n", merged.model, what,
                      ranks.size(), fmt::join(ranks, " ")));
 }
 

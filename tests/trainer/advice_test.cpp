@@ -273,11 +273,11 @@ TEST_CASE("advice: every diagnosis has its numbers") {
   o.exposed_ms = 1;
   o.hidden_fraction = 0.97;
   CHECK(diagnose(o) ==
-        "compute-bound: communication costs 1 ms of a step of 130 ms, everything is hidden");
+        "compute-bound: communication delays a step of 130 ms by 1 ms, everything is hidden");
   o.exposed_ms = 6;
   o.hidden_fraction = 0.8;
   CHECK(diagnose(o) ==
-        "compute-bound: communication costs 6 ms of a step of 130 ms, too little to matter");
+        "compute-bound: communication delays a step of 130 ms by 6 ms, too little to matter");
 
   o = step();
   o.lateness = {.rank = 2, .share = 0.87, .late_ms = 15};

@@ -146,7 +146,7 @@ TEST_CASE("ddp uneven inputs: an error on every rank in that step, or joined") {
     all_ready(ddp);
     const Status status = ddp.finish();
     expect(!status.ok(), "uneven inputs went unnoticed");
-    for (const char* part : {"rank 1 has no data left in epoch 4", "rank 0, 2 has"}) {
+    for (const char* part : {"rank 1 has no data left in epoch 4", "ranks 0, 2 have"}) {
       expect(status.message().find(part) != std::string::npos, status.message());
     }
   });

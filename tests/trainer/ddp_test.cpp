@@ -336,6 +336,9 @@ TEST_CASE("ddp: what cannot be is refused with its value") {
     refused(five(), {.bucket_cap_mb = std::nan("")}, "bucket_cap_mb is nan");
     refused(five(), {.average = DdpOptions::Average::kNone, .mean_gradients = true}, "kNone");
     refused({{.name = "empty", .shape = {0, 4}}}, {}, "'empty' has no elements");
+    refused({{.name = "scalar", .shape = {}}}, {}, "'scalar' has no shape: a scalar's is {1}");
+    constexpr size_t kThird = std::numeric_limits<size_t>::max() / 3;
+    refused({{.name = "wraps", .shape = {3, kThird + 1}}}, {}, "'wraps' has more bytes");
     refused({{.name = "a", .shape = {2}}, {.name = "b", .shape = {3}, .adds_to = 0}}, {}, "'b'");
     refused({{.name = "a", .shape = {2}}, {.name = "a", .shape = {3}}}, {}, "two tensors 'a'");
     refused({{.name = "a", .shape = {2}},

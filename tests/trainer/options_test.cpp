@@ -138,6 +138,8 @@ TEST_CASE("options: bad values are refused by name and value") {
                                                      {"--scaling", "1025"},
                                                      {"--algorithm", "flat"},
                                                      {"--algorithm", "copy-engine"},
+                                                     {"--algorithm", "one-shot-direct"},
+                                                     {"--algorithm", "two-shot-direct"},
                                                      {"--algorithm", "quick"},
                                                      {"--dtype", "int3"},
                                                      {"--optimizer", "lion"},
@@ -165,9 +167,9 @@ TEST_CASE("options: bad values are refused by name and value") {
     CHECK(attempt.complaint.find(words[1]) != std::string::npos);
   }
   CHECK(!parse({"--steps", "5", "--epochs", "2"}).parsed.options);
-  CHECK(
-      parse({"--algorithm", "copy-engine"}).complaint.find("does no all_reduce: use auto|ring|") !=
-      std::string::npos);
+  CHECK(parse({"--algorithm", "copy-engine"})
+            .complaint.find("cannot do all of a run's all-reduces: use auto|ring|") !=
+        std::string::npos);
   CHECK(parse({"--help"}).parsed.exit_code == 0);
 }
 
@@ -224,6 +226,7 @@ TEST_CASE("options: flags that do not go together are refused, both named") {
       {"--scaling", "1,2", "--trace", "t"},
       {"--strong"},
       {"--min-ranks", "2"},
+      {"--elastic", "--ranks", "2", "--min-ranks", "3"},
       {"--strategy", "dp", "--elastic"},
       {"--data", "x{rank}", "--elastic"},
       {"--elastic", "--zero", "1"},

@@ -77,6 +77,29 @@ TEST_CASE("resume: ranks with data of their own go on where each was") {
   CHECK(rest["steps"].size() == whole["steps"].size() - 4);
 }
 
+TEST_CASE("resume: data of a rank's own that are others, or everybody's, are refused") {
+  const Workplace place;
+  for (const char* name : {"a0", "a1", "b0", "b1"}) {
+    std::ofstream(place.file(name)) << std::string(3000, name[0]) << name;
+  }
+  std::filesystem::copy_file(place.file("a0"), place.file("b0"),
+                             std::filesystem::copy_options::overwrite_existing);
+  const Words common = {"--width", "32", "--batch", "4", "--ranks", "2", "--log-every", "0"};
+  for (const auto& [then, now] :
+       {std::pair("a{rank}", "b{rank}"), {"a{rank}", "a0"}, {"a0", "a{rank}"}}) {
+    INFO(then << ", then " << now);
+    const Words saves =
+        common + Words{"--checkpoint-dir", place.file(std::string("of ") + then + now)};
+    (void)place.train_on(saves + Words{"--steps", "2", "--data", place.file(then)});
+    const Words rest = saves + Words{"--resume", "--steps", "4"};
+    const ProgramResult other = run(rest + Words{"--data", place.file(now)});
+    INFO(other.err);
+    CHECK(other.exit_code != 0);
+    CHECK(other.err.find("its position would mean nothing") != std::string::npos);
+    CHECK(run(rest + Words{"--data", place.file(then)}).exit_code == 0);
+  }
+}
+
 TEST_CASE("resume: by epochs the schedule ends where it would have") {
   const Workplace place;
   const Words common =

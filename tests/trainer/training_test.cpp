@@ -189,6 +189,20 @@ TEST_CASE("bytes per step are those of the steps, without validations and checkp
   }
 }
 
+TEST_CASE("bytes: ranks send what the formula says, with shards and looked-up rows in two bytes") {
+  const Workplace place;
+  for (const Words& flags :
+       {Words{}, Words{"--zero", "1"}, Words{"--zero", "1", "--compress", "bf16"}}) {
+    const json summary = place.train(
+        Words{"--model", "gpt",       "--layers",    "1",       "--width",     "16",      "--heads",
+              "2",       "--context", "8",           "--batch", "4",           "--steps", "2",
+              "--ranks", "2",         "--tied-rows", "whole",   "--log-every", "0"} +
+        flags)["summary"];
+    const auto sent = summary["bytes_sent_per_step_by_rank"].get<std::vector<double>>();
+    CHECK((sent[0] + sent[1]) / 2 == summary["bytes_formula_per_step"].get<double>());
+  }
+}
+
 TEST_CASE("precision: bf16 and fp16 train, travel in half the bytes, and agree on skipped steps") {
   const Workplace place;
   const Words common = {"--width", "64", "--batch", "8", "--steps", "30", "--ranks", "3"};

@@ -56,7 +56,11 @@ Status require_same_run(const TrainOptions& options, const Dataset::Facts& data,
                               loaded.folder, fixed));
   }
   const uint64_t hash = state.extra.value("data_hash", uint64_t{0});
-  if (hash != data.hash && options.data.find("{rank}") == std::string::npos) {
+  // What older checkpoints do not say, may be.
+  const auto by_rank = state.extra.find("data_hashes");
+  const bool other_kind =
+      by_rank != state.extra.end() && by_rank->empty() == options.data_by_rank();
+  if (other_kind || (hash != data.hash && !options.data_by_rank())) {
     return Status(Code::kDataError,
                   fmt::format("checkpoint '{}' was made on other data than '{}' ({} samples then, "
                               "{} now): its position would mean nothing",
@@ -77,9 +81,10 @@ void warn_of_other_bits(const TrainOptions& options, uint64_t ranks,
   const std::string then = algorithms_of(checkpoint.buckets), now = algorithms_of(buckets);
   if (checkpoint.ranks != ranks || !same_layout) {
     spdlog::warn(
-        "it was made by {} ranks{}, now there are {}: the losses go on, but their last "
+        "it was made by {} rank{}{}, now there are {}: the losses go on, but their last "
         "bits will differ from a run without interruption",
-        checkpoint.ranks, same_layout ? "" : " with another bucket layout", ranks);
+        checkpoint.ranks, checkpoint.ranks == 1 ? "" : "s",
+        same_layout ? "" : " with another bucket layout", ranks);
   } else if (then != now) {
     spdlog::warn(
         "its buckets travelled by {}, now by {}: another link profile (RONDO_LINKS) or machine; "
@@ -148,7 +153,7 @@ Status read_state(const TrainOptions& options, const Communicator& communicator,
         state);
   }
   positions = state.extra.value("positions", std::vector<uint64_t>());
-  if (options.data.find("{rank}") != std::string::npos && positions.size() != ranks) {
+  if (options.data_by_rank() && positions.size() != ranks) {
     return Status(Code::kDataError,
                   fmt::format("checkpoint '{}' was made by {} ranks with data of their own, which "
                               "{} ranks cannot go on with: resume with as many ranks",
@@ -235,10 +240,27 @@ Result<TrainingProgress> restore(const TrainOptions& options, Communicator& comm
                                          .good_steps = r.good_steps,
                                          .skipped_steps = r.skipped_steps}));
   }
-  if (r.found != 0 && options.data.find("{rank}") != std::string::npos) {
-    positions.resize(static_cast<size_t>(communicator.size()));
+  if (r.found != 0 && options.data_by_rank()) {
+    const auto ranks = static_cast<size_t>(communicator.size());
+    // Hashes after the positions; an older checkpoint has none, and then they are this run's.
+    std::vector<uint64_t> now(ranks);
+    RONDO_TRY(communicator.all_gather(&data.hash, now.data(), 1, DataType::kUint64));
+    positions.resize(2 * ranks);
+    if (source) {
+      const auto then = source->files.state.extra.value("data_hashes", std::vector<uint64_t>());
+      for (size_t i = 0; i < ranks; ++i) {
+        positions[ranks + i] = then.size() == ranks ? then[i] : now[i];
+      }
+    }
     RONDO_TRY(communicator.broadcast(positions.data(), positions.data(), positions.size(),
                                      DataType::kUint64, 0));
+    for (size_t other = 0; other < ranks; ++other) {
+      if (positions[ranks + other] == now[other]) continue;
+      return Status(Code::kDataError,
+                    fmt::format("the checkpoint in '{}' was made on other data of rank {} than "
+                                "'{}': its position would mean nothing",
+                                options.checkpoint_dir, other, path_for_rank(options.data, other)));
+    }
     r.consumed = positions[static_cast<size_t>(communicator.rank())];
   }
   TrainingProgress progress{.found = r.found != 0,

@@ -125,10 +125,15 @@ Status checkpoint(const TrainOptions& options, Communicator& communicator,
                   const TrainingProgress& progress, const ScheduleOptions& schedule,
                   const Dataset::Facts& data, const std::vector<CheckpointBucket>& buckets,
                   Weights<T>& weights) {
-  // Where each rank stands: with data of its own, each elsewhere.
-  std::vector<uint64_t> positions(static_cast<size_t>(communicator.size()));
-  RONDO_TRY(
-      communicator.all_gather(&progress.position.consumed, positions.data(), 1, DataType::kUint64));
+  // Where each rank stands, and in what: with data of its own, each elsewhere.
+  const uint64_t own[] = {progress.position.consumed, data.hash};
+  std::vector<uint64_t> of_ranks(2 * static_cast<size_t>(communicator.size()));
+  RONDO_TRY(communicator.all_gather(own, of_ranks.data(), 2, DataType::kUint64));
+  std::vector<uint64_t> positions, hashes;
+  for (size_t i = 0; i < of_ranks.size(); i += 2) {
+    positions.push_back(of_ranks[i]);
+    if (options.data_by_rank()) hashes.push_back(of_ranks[i + 1]);
+  }
   // Buffers that no broadcast makes equal.
   Result<std::vector<uint64_t>> buffers = std::vector<uint64_t>();
   if (options.no_broadcast_buffers) buffers = gather_buffers<T>(weights.ddp());
@@ -137,18 +142,20 @@ Status checkpoint(const TrainOptions& options, Communicator& communicator,
   if (communicator.rank() != 0) {
     return sharded ? save_shards(options, communicator, {}, weights) : Status();
   }
-  CheckpointState state{
-      .step = progress.step,
-      .epoch = progress.position.epoch,
-      .samples = progress.position.consumed,
-      .seed = options.seed,
-      .optimizer_steps = weights.optimizer().steps(),
-      .schedule = schedule,
-      .scaler = {},
-      .buckets = buckets,
-      .ranks = static_cast<uint64_t>(communicator.size()),
-      .options = to_json(options),
-      .extra = {{"data_hash", data.hash}, {"samples", data.samples}, {"positions", positions}}};
+  CheckpointState state{.step = progress.step,
+                        .epoch = progress.position.epoch,
+                        .samples = progress.position.consumed,
+                        .seed = options.seed,
+                        .optimizer_steps = weights.optimizer().steps(),
+                        .schedule = schedule,
+                        .scaler = {},
+                        .buckets = buckets,
+                        .ranks = static_cast<uint64_t>(communicator.size()),
+                        .options = to_json(options),
+                        .extra = {{"data_hash", data.hash},
+                                  {"data_hashes", hashes},
+                                  {"samples", data.samples},
+                                  {"positions", positions}}};
   const DdpRelayout& relayout = weights.ddp().relayout();
   if (relayout.automatic && !relayout.pending) {
     for (const DdpBucket& bucket : weights.ddp().layout()) {

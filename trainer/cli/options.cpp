@@ -77,9 +77,11 @@ CLI::Validator cap_or_auto() {
       "auto or " + cap.get_description());
 }
 
+/// Whether all of a run's all-reduces can be by it: they are in place, and not all in library memory.
 bool does_all_reduce(Algorithm algorithm) {
   return algorithm == Algorithm::kAuto ||
-         algorithms::find(Collective::kAllReduce, algorithm) != nullptr;
+         (algorithms::find(Collective::kAllReduce, algorithm) != nullptr &&
+          !algorithms::traits_of(algorithm).needs.references);
 }
 
 CLI::Validator algorithm_of_all_reduce() {
@@ -93,7 +95,9 @@ CLI::Validator algorithm_of_all_reduce() {
       [list](std::string& text) -> std::string {
         const auto algorithm = parse<Algorithm>(text, kAlgorithmNames);
         if (algorithm && does_all_reduce(*algorithm)) return {};
-        return "'" + text + (algorithm ? "' does no all_reduce" : "' is unknown") + ": use " + list;
+        return "'" + text +
+               (algorithm ? "' cannot do all of a run's all-reduces" : "' is unknown") + ": use " +
+               list;
       },
       list);
 }
@@ -378,7 +382,7 @@ std::string refused_by_strategy(const TrainOptions& o) {
   const Refusal refusals[] = {
       {!o.checkpoint_dir.empty(), "--checkpoint-dir", "it only serves to be compared with"},
       {o.join, "--join", "rank 0 reads all data, so no rank runs out of it before others"},
-      {o.data.find("{rank}") != std::string::npos, "{rank} in --data", "rank 0 reads all data"},
+      {o.data_by_rank(), "{rank} in --data", "rank 0 reads all data"},
       {o.accum != plain.accum, "--accum", "DataParallel has no no_sync()"},
       {o.algorithm != plain.algorithm, "--algorithm", "all goes by the star"},
       {o.bucket_cap_mb != plain.bucket_cap_mb, "--bucket-cap-mb", "it has no buckets"},
@@ -484,11 +488,15 @@ std::string contradiction(const CLI::App& app, const TrainOptions& o) {
       return "'" + file + "' is named by " + same->second + " and by " + flag +
              ": give each a file of its own";
   }
+  if (o.ranks != 0 && o.min_ranks > o.ranks) {
+    return "--min-ranks " + std::to_string(o.min_ranks) + " is more than --ranks " +
+           std::to_string(o.ranks);
+  }
   if (o.elastic && o.zero == 1 && o.checkpoint_dir.empty()) {
     return "--elastic with --zero 1 needs --checkpoint-dir: with a rank its shard of the "
            "optimizer's state is lost, so the others go on from the last checkpoint";
   }
-  if (o.elastic && o.data.find("{rank}") != std::string::npos) {
+  if (o.elastic && o.data_by_rank()) {
     return "--elastic does not go with {rank} in --data: no other rank can read what a rank that "
            "dies has left";
   }

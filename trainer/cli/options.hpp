@@ -89,6 +89,8 @@ struct TrainOptions {
   /// Steps that the control run finishes: one to warm up.
   uint64_t control_rounds() const { return control_steps == 0 ? 0 : control_steps + 1; }
   bool on_gpu() const { return device != "cpu"; }
+  /// Whether each rank has data of its own.
+  bool data_by_rank() const { return data.find("{rank}") != std::string::npos; }
   /// The GPU of the rank with this number on its host, which has `count`: they take turns over
   /// those that --device names, or over all.
   int device_of(int local_rank, int count) const;

@@ -61,9 +61,16 @@ Status check_shapes(const std::vector<DdpTensor>& tensors, DataType otherwise) {
   bool adding = false;
   for (size_t t = 0; t < tensors.size(); ++t) {
     const DdpTensor& tensor = tensors[t];
-    if (tensor.count() == 0 || tensor.shape.empty()) {
-      return refuse("tensor {} '{}' has no elements", t, tensor.name);
+    if (tensor.shape.empty()) {
+      return refuse("tensor {} '{}' has no shape: a scalar's is {{1}}", t, tensor.name);
     }
+    size_t bytes = size_of(tensor.type.value_or(otherwise));
+    for (const size_t extent : tensor.shape) {
+      if (__builtin_mul_overflow(bytes, extent, &bytes)) {
+        return refuse("tensor {} '{}' has more bytes than fit in memory", t, tensor.name);
+      }
+    }
+    if (tensor.count() == 0) return refuse("tensor {} '{}' has no elements", t, tensor.name);
     if (adding && tensor.adds_to < 0) {
       return refuse("tensor {} '{}' comes after tensors that add to others: those come last", t,
                     tensor.name);

@@ -15,6 +15,12 @@ namespace {
 /// The words of one rank.
 enum Word : size_t { kTerms, kEnded, kEpoch, kHash, kWords };
 
+/// " 1 has", "s 0, 2 have".
+std::string have(const std::vector<size_t>& ranks) {
+  return fmt::format("{} {} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "),
+                     ranks.size() == 1 ? "has" : "have");
+}
+
 }  // namespace
 
 Headers::Headers(Communicator& communicator, const DdpOptions& options)
@@ -56,13 +62,12 @@ Result<DdpStep> Headers::read() {
   }
   first_active_ = with_data.empty() ? 0 : static_cast<int>(with_data.front());
   if (!options_.join && !out_of_data.empty() && !with_data.empty()) {
-    return Status(
-        Code::kInvalidArgument,
-        fmt::format("uneven inputs: rank {} has no data left in "
-                    "epoch {}, but rank {} has: give all ranks equally many batches, or "
-                    "let a rank that has ended join with empty batches",
-                    fmt::join(out_of_data, ", "), all_[out_of_data.front() * kWords + kEpoch],
-                    fmt::join(with_data, ", ")));
+    return Status(Code::kInvalidArgument,
+                  fmt::format("uneven inputs: rank{} no data left in "
+                              "epoch {}, but rank{}: give all ranks equally many batches, or "
+                              "let a rank that has ended join with empty batches",
+                              have(out_of_data), all_[out_of_data.front() * kWords + kEpoch],
+                              have(with_data)));
   }
   for (const size_t r : with_data) {
     const uint64_t epoch = all_[r * kWords + kEpoch], first = all_[with_data[0] * kWords + kEpoch];

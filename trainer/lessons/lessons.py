@@ -149,7 +149,7 @@ LESSONS = [
         "uneven-inputs", "rank 1 has fewer samples than rank 0, and nothing says what happens then",
         ["--ranks", "2", "--data", "{folder}/share-{rank}", "--width", "64", "--batch", "16", "--epochs", "1"],
         [("healthy: --join", ["--join"]), ("without --join", [])],
-        [("steps made", lambda r: str(len(r.steps)) if r.succeeded else "-"), ERROR],
+        [("steps made", lambda r: str(len(r.steps))), ERROR],
         lambda runs: (runs[0].succeeded and not runs[1].succeeded and "uneven inputs" in runs[1].error()
                       and "rank 1" in runs[1].error()),
         "how many samples each rank has. Give all the same (files of equal length, or one --data for all), or let a rank that has no "
@@ -217,7 +217,7 @@ LESSONS = [
          ("others send at most", lambda r: str(r.bytes_sent()[1])),
          ("loss of the last step", lambda r: r.number("final_loss")), STEP, EXPOSED],
         star_shows,
-        "bytes_sent_per_step_by_rank: one rank with N times the others' is a star, whose time grows with every rank that is added. "
+        "bytes_sent_per_step_by_rank: one rank with N-1 times the others' is a star, whose time grows with every rank that is added. "
         "The losses are the same.",
         exposes_more=True, on_cpus=["--pace", "1GB/s,20us"]),
 ]

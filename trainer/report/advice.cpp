@@ -129,8 +129,8 @@ std::string apart_from_buckets(const Observed& o, const Totals& t) {
                        ms(o.step_ms));
   }
   if (o.exposed_ms < 0.05 * o.step_ms) {
-    return fmt::format("compute-bound: communication costs {} of a step of {}, {}",
-                       ms(o.exposed_ms), ms(o.step_ms),
+    return fmt::format("compute-bound: communication delays a step of {} by {}, {}", ms(o.step_ms),
+                       ms(o.exposed_ms),
                        o.hidden_fraction >= 0.95 ? "everything is hidden" : "too little to matter");
   }
   if (o.lateness.share >= 0.7 && o.lateness.late_ms >= 0.5 * o.exposed_ms) {

@@ -38,7 +38,9 @@ struct BytesFormula {
 BytesFormula bytes_formula(const RunFacts& facts) {
   const size_t wire_bytes = size_of(facts.options.wire_type());
   const size_t back_bytes = facts.ddp.is_sharded() ? size_of(facts.options.type()) : wire_bytes;
-  const size_t gradient_bytes = facts.ddp.gradient_elements() * (wire_bytes + back_bytes) / 2;
+  // Of shards parameters come back, of looked-up rows gradients.
+  const size_t gradient_bytes = facts.ddp.gradient_elements() * wire_bytes +
+                                facts.ddp.parameter_elements() * (back_bytes - wire_bytes) / 2;
   const bool clips = facts.options.clip > 0;
   size_t norm_bytes = 0;
   if (facts.ddp.is_sharded() && (clips || facts.options.dtype == "fp16")) {

@@ -88,9 +88,10 @@ Status require_agreement(Communicator& communicator, const TrainOptions& options
     differing += fmt::format("{}rank {} runs with {}", differing.empty() ? "" : "; ", r, other);
   }
   if (differing.empty()) return {};
-  return Status(Code::kMismatch, differing + fmt::format(": all ranks need the same; this one has "
-                                                         "--data {}",
-                                                         data.facts().path));
+  differing += ": all ranks need the same";
+  const bool of_data = differing.find("data=") != std::string::npos;
+  return Status(Code::kMismatch,
+                of_data ? differing + "; this one has --data " + data.facts().path : differing);
 }
 
 }  // namespace rondo::trainer

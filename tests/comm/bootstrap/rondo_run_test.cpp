@@ -189,7 +189,7 @@ TEST_CASE("one error of all ranks is printed once, with their number") {
     INFO(r.err);
     CHECK(r.exit_code == 2);
     REQUIRE(contains(r.err, "] no such file\n"));
-    if (!contains(r.err, "'s last line on 3 ranks: 0 1 2\n")) continue;
+    if (!contains(r.err, "'s last line came from 3 ranks: 0 1 2\n")) continue;
     CHECK(r.err.find("] no such file") == r.err.rfind("] no such file"));
     return;
   }

@@ -35,7 +35,7 @@ TEST_CASE("the last lines that ranks print alike come once, with the ranks") {
   ranks.pass(RepeatedLines::kHold);
   CHECK(ranks.printed ==
         "[2] no such file\n[2] see --help\n"
-        "rondo-run: rank 2's last 2 lines on 4 ranks: 0 1 2 3\n");
+        "rondo-run: rank 2's last 2 lines came from 4 ranks: 0 1 2 3\n");
   CHECK_FALSE(ranks.lines.next());
 }
 
@@ -62,7 +62,7 @@ TEST_CASE("a line that is not a rank's last is printed, before what follows it")
   ranks.lines.finish();
   CHECK(ranks.printed ==
         "[0] warning\n[1] warning\n[1] more\n"
-        "rondo-run: rank 0's last line on 2 ranks: 0 2\n");
+        "rondo-run: rank 0's last line came from 2 ranks: 0 2\n");
 }
 
 TEST_CASE("ranks that go on are not held up for longer than half a second") {
@@ -113,8 +113,8 @@ TEST_CASE("two groups of ranks that fail differently are counted separately") {
   for (int rank = 0; rank < 4; ++rank) ranks.end(rank);
   ranks.lines.finish();
   CHECK(ranks.printed ==
-        "[0] x\n[1] y\nrondo-run: rank 0's last line on 2 ranks: 0 2\n"
-        "rondo-run: rank 1's last line on 2 ranks: 1 3\n");
+        "[0] x\n[1] y\nrondo-run: rank 0's last line came from 2 ranks: 0 2\n"
+        "rondo-run: rank 1's last line came from 2 ranks: 1 3\n");
 }
 
 }  // namespace
