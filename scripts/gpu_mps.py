@@ -30,7 +30,9 @@ class Mps:
             self.kill()  # a daemon that did not answer in time
             self.stages.skip("mps", "no nvidia-cuda-mps-control here" if self.control is None else "nvidia-cuda-mps-control -d failed")
             return
-        self.words = ["env", *(f"{name}={place}" for name, place in self.places.items())]
+        # The daemon has numbered anew what it sees: the first of that is what its clients are to use.
+        seen = ["CUDA_VISIBLE_DEVICES=0"] if "CUDA_VISIBLE_DEVICES" in os.environ else []
+        self.words = ["env", *(f"{name}={place}" for name, place in self.places.items()), *seen]
         probe = self.stages.run("mps", [*self.words, program, "all_reduce", "--device", "cuda", "-T", 5, "--ranks", 2, "-b", "8", "-e", "8", "-n", "1"],
                                 20, lambda code, output: (SKIPPED, f"processes cannot share it so: {last_line(output)}") if code else None)
         if probe.state != PASSED:
