@@ -49,12 +49,13 @@ size_t available_memory_bytes() {
     size_t most = 0, now = 0;  // "max" is no number
     if (!(std::ifstream(folder + "memory.max") >> most)) continue;
     if (!(std::ifstream(folder + "memory.current") >> now)) continue;
-    size_t inactive = 0;  // files' pages, which give way
+    size_t cached = 0;  // files' pages, which give way
     std::ifstream file(folder + "memory.stat");
-    for (std::string word; file >> word;) {
-      if (word == "inactive_file") file >> inactive;
+    size_t bytes = 0;
+    for (std::string word; file >> word >> bytes;) {
+      if (word == "inactive_file" || word == "active_file") cached += bytes;
     }
-    const size_t held = now - std::min(now, inactive);
+    const size_t held = now - std::min(now, cached);
     available = std::min(available, most - std::min(most, held));
   }
   return available;
