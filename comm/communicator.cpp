@@ -350,7 +350,9 @@ Result<std::optional<Envelope>> Communicator::try_probe(int peer, int tag) {
   return std::optional<Envelope>();
 }
 
-Status Communicator::group_start() { return impl_->group_start(); }
+Status Communicator::group_start() {
+  return base::guarded([this] { return impl_->group_start(); });
+}
 Status Communicator::group_end() {
   return impl_->guarded([this] { return impl_->group_end(); });
 }

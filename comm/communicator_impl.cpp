@@ -46,6 +46,7 @@ Status Communicator::Impl::failure() const {
 
 Status Communicator::Impl::submit(const Request& request, const CallOptions& options,
                                   const WorkState* work) {
+  RONDO_TRY(check_process());
   if (group_ || work != nullptr || is_queued()) {
     return hand_over(request, options, work);
   }
@@ -58,6 +59,7 @@ Status Communicator::Impl::submit(const Request& request, const CallOptions& opt
 
 Status Communicator::Impl::submit(Transfer transfer, const CallOptions& options,
                                   const WorkState* work) {
+  RONDO_TRY(check_process());
   return hand_over(std::move(transfer), options, work);
 }
 
@@ -219,7 +221,12 @@ Status Communicator::Impl::gather_on_host(const void* own, void* all, size_t cou
   return runner_->run(*operation);
 }
 
+Status Communicator::Impl::refuse_copy() const {
+  return comm::refuse_copy("communicator", process_);
+}
+
 Status Communicator::Impl::status() const {
+  RONDO_TRY(check_process());
   return device_ ? device_->check(true) : board_->error();
 }
 
@@ -290,6 +297,7 @@ Plan Communicator::Impl::plan(Collective collective, size_t count, DataType type
 }
 
 Status Communicator::Impl::finish() {
+  RONDO_TRY(check_process());
   if (group_)
     return refuse("finish in an open group, whose calls have not begun: call group_end() first");
   if (queue_) queue_->drain();
@@ -297,6 +305,7 @@ Status Communicator::Impl::finish() {
 }
 
 void Communicator::Impl::abort(const std::string& reason) {
+  if (is_copy()) return;
   const Status status = base::guarded(
       [&] { return Status(Code::kAborted, fmt::format("rank {} aborted: {}", rank(), reason)); });
   fail(status);
@@ -314,9 +323,9 @@ Stats Communicator::Impl::stats() const {
 }
 
 Communicator::Impl::~Impl() {
-  if (owner_ != getpid()) {
-    // A forked child's copy. The threads and the place on the board are the parent's, and what
-    // waits for threads would wait for ever, so these parts stay.
+  if (is_copy() || process_.pid != getpid()) {  // clone() alone calls no handlers
+    // The threads and the place on the board are the parent's, and what waits for threads would wait
+    // for ever, so these parts stay.
     static auto* left_alone = new std::vector<std::shared_ptr<void>>;
     left_alone->push_back(std::move(queue_));
     left_alone->push_back(std::move(progress_));

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/base/this_process.hpp"
 #include "comm/board/board.hpp"
 #include "comm/bootstrap/bootstrap.hpp"
 #include "comm/bootstrap/roll_call.hpp"
@@ -149,6 +150,15 @@ class Communicator::Impl {
   Status set_up_device();
   /// Whether buffers are in device memory.
   bool is_on_device() const { return device_ != nullptr; }
+  /// Whether this is a forked child's copy: the threads and the place on the board are the parent's.
+  bool is_copy() const { return process_ != base::this_process(); }
+  /// An error if it is: the first thing that a call looks at.
+  Status check_process() const {
+    if (!is_copy()) [[likely]]
+      return {};
+    return refuse_copy();
+  }
+  Status refuse_copy() const;
   /// While an exception is handled.
   Status broken_off() noexcept;
   /// The communicator's, as far as it is known here; ok: none.
@@ -200,7 +210,7 @@ class Communicator::Impl {
   /// The queue and the progress thread, from now on.
   Status need_queue();
 
-  const pid_t owner_ = getpid();
+  const base::OwnProcess process_ = base::known_process();
   comm::Bootstrap bootstrap_;
   transport::Segment board_segment_;
   transport::Segment segment_;  // the transport's FIFOs

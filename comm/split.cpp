@@ -27,6 +27,7 @@ constexpr size_t kMostNameChars = 60;  // the board has 111 for the name and the
 
 Result<std::optional<Communicator::Impl::SplitPart>> Communicator::Impl::choose_part(
     int color, int key, std::string_view called, std::string_view name) {
+  RONDO_TRY(check_process());
   if (group_) return refuse(fmt::format("{} inside a group: call group_end first", called));
   struct SplitChoice {
     int32_t color, key;

@@ -185,7 +185,8 @@ struct Stats {
 /// broadcast, reduce, all_to_all, scans), `out == in + rank * count` (reduce_scatter, scatter on the root)
 /// and `in == out + rank * count` (all_gather, gather on the root); any other overlap is refused.
 ///
-/// A forked child must not use its parent's communicator.
+/// A forked child must not use its parent's communicator: calls, and waits for Works that had not ended,
+/// return kInvalidArgument there (abort() does nothing). Destroying it does nothing to the ranks.
 ///
 /// With Config::device, buffers are device memory and a call is enqueued on CallOptions::stream. It
 /// returns at once, like a kernel launch (with some hundred launches in flight it waits), and has
@@ -529,10 +530,9 @@ class Communicator {
     return recv_async(buffer.data(), buffer.size(), buffer.type(), peer, options);
   }
 
-  /// Waits until every asynchronous operation and message of this communicator has ended, well or
-  /// badly, as its destructor does: here abort() can end the wait. Returns the communicator's first
-  /// failure. Blocks at most until their deadlines. Not in a group; a device's streams are not
-  /// waited for.
+  /// Waits until every asynchronous operation and message has ended, well or badly, as the destructor
+  /// does: here abort() can end the wait. Returns the first failure. Blocks at most until their
+  /// deadlines. Not in a group; a device's streams are not waited for.
   Status finish();
   /// Whether no asynchronous call, and on a device no kernel, is under way. False once graphs hold calls.
   bool is_idle() const;

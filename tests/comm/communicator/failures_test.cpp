@@ -1,7 +1,6 @@
 // What happens when something goes wrong, with real processes: a killed rank, a stopped one, one
 // that leaves, ranks that disagree, an abort. Every survivor must say the same true thing, in time,
 // and nothing may be left behind.
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -535,34 +534,6 @@ TEST_CASE("a rank that left in time does not hide the death of another") {
   gang.await_end(0);
   REQUIRE(gang.seconds() - told < kSoonS);
   require_all_ok(without(gang.join(), 2));
-}
-
-TEST_CASE("a forked child's copy of a communicator can go without harm") {
-  for (const int channels : {1, 2}) {
-    Config config;
-    config.channels = channels;
-    require_all_ok(run_world(
-        How::kForks, 2,
-        [](Communicator& comm) {
-          Buffer data(400000, false);
-          expect_ok(
-              comm.all_reduce_async(data.data(), data.data(), 100000, DataType::kFloat32).wait(),
-              "before");
-          const pid_t child = fork();
-          if (child == 0) {
-            { const Communicator gone = std::move(comm); }
-            _exit(7);
-          }
-          int status = 0;
-          expect_eq(waitpid(child, &status, 0), child, "waitpid");
-          expect(WIFEXITED(status) && WEXITSTATUS(status) == 7, "the child did not end by itself");
-          expect_ok(
-              comm.all_reduce_async(data.data(), data.data(), 100000, DataType::kFloat32).wait(),
-              "after");
-          expect_ok(comm.barrier(), "barrier");
-        },
-        config));
-  }
 }
 
 TEST_CASE("slow is not dead: who waits longer than the deadline for a peer that works goes on") {
