@@ -151,7 +151,7 @@ class Communicator::Impl {
   /// Whether buffers are in device memory.
   bool is_on_device() const { return device_ != nullptr; }
   /// Whether this is a forked child's copy: the threads and the place on the board are the parent's.
-  bool is_copy() const { return process_ != base::this_process(); }
+  bool is_copy() const { return process_.forks != base::this_process.forks; }
   /// An error if it is: the first thing that a call looks at.
   Status check_process() const {
     if (!is_copy()) [[likely]]

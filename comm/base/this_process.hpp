@@ -1,5 +1,5 @@
 // Which process this is. A forked child has copies of what its parent's threads and peers still use:
-// it recognises them by comparing what they kept with this_process().
+// it recognises them by comparing what they kept with this_process.
 #pragma once
 
 #include <pthread.h>
@@ -12,25 +12,21 @@ namespace rondo::base {
 struct OwnProcess {
   int forks;
   pid_t pid;
-  bool operator==(const OwnProcess&) const = default;
 };
 
-namespace detail {
-inline OwnProcess current{};  // a child changes it before it has a second thread
-}  // namespace detail
+/// Of known_process(). A variable, not a function: the way of a warm call (comm/README.md) does not come
+/// through here. A child changes it before it has a second thread.
+inline OwnProcess this_process{};
 
-/// As of known_process(); a load.
-inline const OwnProcess& this_process() { return detail::current; }
-
-/// From the first call on, this_process() follows forks.
+/// From the first call on, this_process follows forks.
 inline const OwnProcess& known_process() {
   [[maybe_unused]] static const int registered = [] {
-    detail::current.pid = ::getpid();
+    this_process.pid = ::getpid();
     return ::pthread_atfork(nullptr, nullptr, [] {
-      detail::current = {.forks = detail::current.forks + 1, .pid = ::getpid()};
+      this_process = {.forks = this_process.forks + 1, .pid = ::getpid()};
     });
   }();
-  return detail::current;
+  return this_process;
 }
 
 }  // namespace rondo::base

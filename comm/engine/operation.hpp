@@ -33,7 +33,7 @@ struct Work::State {
   inline static std::atomic<uint32_t> waiting_for_any{0}, ended_meanwhile{0};
 
   /// Whether this is a forked child's copy of one that had not ended: what would end it is its parent's.
-  bool is_orphaned() const { return process != base::this_process() && !ended; }
+  bool is_orphaned() const { return process.forks != base::this_process.forks && !ended; }
 
   /// Nothing would end a wait of the thread that has the group open.
   bool is_unbegun() const { return collected && !ended; }
