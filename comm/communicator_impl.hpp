@@ -199,8 +199,8 @@ class Communicator::Impl {
   /// Whether others have got communicator `number` of shrink() without this rank: then the error.
   Status check_left_out(uint64_t number, std::chrono::steady_clock::time_point began) const;
   /// What every rank wants of a split, in the host's memory.
-  Status gather_for_split(const int32_t* own, int32_t* all, size_t count) {
-    return gather_on_host(own, all, count, DataType::kInt32);
+  Status gather_for_split(const int32_t* own, int32_t* all, size_t count, bool is_duplicate) {
+    return gather_on_host(own, all, count, is_duplicate ? DataType::kUint32 : DataType::kInt32);
   }
   Status gather_on_host(const void* own, void* all, size_t count, DataType type);
   /// Of a registration, by rank.

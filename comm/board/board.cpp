@@ -49,7 +49,11 @@ uint64_t Call::hash() const {
 }
 
 std::string Call::to_string() const {
-  if (is_split) return type == DataType::kUint8 ? "register_memory" : "split";
+  if (is_split) {
+    return type == DataType::kUint8    ? "register_memory"
+           : type == DataType::kUint32 ? "duplicate"
+                                       : "split";
+  }
   const bool reduces = form_of(collective).reduces;
   std::string text{name(collective)};
   if (collective != Collective::kBarrier) {

@@ -230,6 +230,12 @@ TEST_CASE("a rank that waits in a split, or calls something else meanwhile, is t
       },
       config));
   require_all_ok(run_world(How::kForks, 2, [](Communicator& comm) {
+    const Status status = comm.rank() == 0 ? comm.duplicate().status() : comm.split(0, 0).status();
+    expect(status.code() == Code::kMismatch, status.to_string());
+    expect(status.message().find("called duplicate") != std::string::npos, status.to_string());
+    expect(status.message().find("called split") != std::string::npos, status.to_string());
+  }));
+  require_all_ok(run_world(How::kForks, 2, [](Communicator& comm) {
     std::vector<int32_t> all(6);
     // As split's own exchange is.
     const Status status = comm.rank() == 0
