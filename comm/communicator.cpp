@@ -395,11 +395,12 @@ std::string Communicator::flight_record() const {
 }
 Plan Communicator::plan(Collective collective, size_t count, DataType type, bool direct,
                         Algorithm algorithm, ReduceOp op) const {
-  try {
-    return impl_->plan(collective, count, type, direct, algorithm, op);
-  } catch (...) {
-    return {};
-  }
+  auto found = find_plan(collective, count, type, direct, algorithm, op);
+  return found.ok() ? *found : Plan{};
+}
+Result<Plan> Communicator::find_plan(Collective collective, size_t count, DataType type,
+                                     bool direct, Algorithm algorithm, ReduceOp op) const {
+  return base::guarded([&] { return impl_->plan(collective, count, type, direct, algorithm, op); });
 }
 
 }  // namespace rondo

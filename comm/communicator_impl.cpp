@@ -258,8 +258,8 @@ std::vector<int> Communicator::Impl::hosts() const {
   return hosts;
 }
 
-Plan Communicator::Impl::plan(Collective collective, size_t count, DataType type, bool direct,
-                              Algorithm algorithm, ReduceOp op) const {
+Result<Plan> Communicator::Impl::plan(Collective collective, size_t count, DataType type,
+                                      bool direct, Algorithm algorithm, ReduceOp op) const {
   Request request{.collective = collective, .count = count, .type = type, .op = op};
   schedule::BlockLayout layout;
   if (is_varying(collective)) {
@@ -267,33 +267,38 @@ Plan Communicator::Impl::plan(Collective collective, size_t count, DataType type
     request.layout = &layout;
   }
   const CallOptions options{.algorithm = algorithm};
-  if (!comm::check_values(request, options, size()).ok()) return {};
+  RONDO_TRY(comm::check_values(request, options, size()));
   comm::Shape shape = comm::shape_of(request, options, rank());
   shape.in_place = false;
   const comm::Plans& plans = device_ ? *device_plans_ : *plans_;
   auto made = plans.prepare(shape);
-  if (!made.ok()) return {};
+  if (!made.ok()) return made.status();
   const engine::Prepared& prepared = **made;
   const bool registered = direct;
   // Threads of one process reach all buffers.
   direct = direct || (device_ && device_->reaches_buffers());
-  if (device::is_by_copies(prepared) && !registered) return {};
+  const auto needs_memory = [&] {
+    return Status(Code::kUnavailable,
+                  fmt::format("{} by {} needs {} memory on every rank", name(collective),
+                              name(algorithm), device_ ? "registered" : "library"));
+  };
+  if (device::is_by_copies(prepared) && !registered) return needs_memory();
   const bool goes_direct =
       prepared.direct && (direct || prepared.sharing == engine::Sharing::kCopied);
-  if (prepared.required && !goes_direct) return {};
+  if (prepared.required && !goes_direct) return needs_memory();
   const engine::ExecutionPlan& chosen = goes_direct ? *prepared.direct : prepared.staged;
   auto bytes = plans.most_bytes_moved(shape, chosen.algorithm);
-  return {.algorithm = chosen.algorithm,
-          .channels = plans.limits().channels,
-          .predicted_us = tuner::price({.collective = collective,
-                                        .algorithm = chosen.algorithm,
-                                        .ranks = plans.limits().ranks,
-                                        .bytes = count * size_of(type),
-                                        .mapped = direct,
-                                        .hosts = &plans.limits().hosts},
-                                       plans.limits().profile)
-                              .total_us(),
-          .bytes_sent_per_rank = bytes.ok() ? *bytes : 0};
+  return Plan{.algorithm = chosen.algorithm,
+              .channels = plans.limits().channels,
+              .predicted_us = tuner::price({.collective = collective,
+                                            .algorithm = chosen.algorithm,
+                                            .ranks = plans.limits().ranks,
+                                            .bytes = count * size_of(type),
+                                            .mapped = direct,
+                                            .hosts = &plans.limits().hosts},
+                                           plans.limits().profile)
+                                  .total_us(),
+              .bytes_sent_per_rank = bytes.ok() ? *bytes : 0};
 }
 
 Status Communicator::Impl::finish() {

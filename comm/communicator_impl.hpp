@@ -121,8 +121,8 @@ class Communicator::Impl {
   /// See Communicator.
   Result<std::unique_ptr<Impl>> shrink(std::chrono::milliseconds patience);
   const std::vector<int>& former_ranks() const { return former_ranks_; }
-  Plan plan(Collective collective, size_t count, DataType type, bool direct, Algorithm algorithm,
-            ReduceOp op) const;
+  Result<Plan> plan(Collective collective, size_t count, DataType type, bool direct,
+                    Algorithm algorithm, ReduceOp op) const;
 
   int rank() const { return board_->rank(); }
   int size() const { return board_->ranks(); }

@@ -175,7 +175,6 @@ struct Stats {
 /// Thread rule: one thread at a time per communicator, except abort(), status() and Work handles,
 /// which any thread may use at any time. Different communicators are independent. Every rank issues
 /// the same operations in the same order.
-///
 /// Errors: calls check their arguments before anything moves. After the first failure every later
 /// call, on every rank, returns it.
 ///
@@ -184,7 +183,6 @@ struct Stats {
 /// stopped while it touches them may continue later.) In place are `in == out` (all_reduce,
 /// broadcast, reduce, all_to_all, scans), `out == in + rank * count` (reduce_scatter, scatter on the root)
 /// and `in == out + rank * count` (all_gather, gather on the root); any other overlap is refused.
-///
 /// A forked child must not use its parent's communicator: calls, and waits for Works that had not ended,
 /// return kInvalidArgument there (abort() does nothing). Destroying it does nothing to the ranks.
 ///
@@ -544,9 +542,12 @@ class Communicator {
 
   /// How all_reduce(...) etc. of this shape would be done here, out of place. `direct`: with library
   /// memory (on a device: registered) on every rank, otherwise plain; `op`: for collectives that
-  /// reduce. A _v collective is planned as if every block had `count` elements.
+  /// reduce. A _v collective is planned as if every block had `count` elements. 0 channels: there is
+  /// no such operation here, and find_plan() says why, as the call would.
   Plan plan(Collective collective, size_t count, DataType type, bool direct = false,
             Algorithm algorithm = Algorithm::kAuto, ReduceOp op = ReduceOp::kSum) const;
+  Result<Plan> find_plan(Collective, size_t count, DataType, bool direct, Algorithm,
+                         ReduceOp) const;
   Stats stats() const;
   /// The last operations of every rank and its pending messages, as this rank sees them, as text:
   /// what SIGUSR1 under rondo-run prints.

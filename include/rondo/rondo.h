@@ -479,7 +479,7 @@ typedef struct rondo_plan {
   uint64_t bytes_sent_per_rank; /* largest over the ranks */
 } rondo_plan;
 /* `op`: for collectives that reduce. `direct`: with library memory on every rank, otherwise
- * plain. */
+ * plain. Fails as the call itself would. */
 rondo_code rondo_get_plan(const rondo_communicator* communicator, rondo_collective collective,
                           size_t count, rondo_data_type type, rondo_reduce_op op, int direct,
                           rondo_algorithm algorithm, rondo_plan* plan, size_t size);

@@ -75,6 +75,7 @@ class Alone(unittest.TestCase):
         import numpy as np
 
         c, x = self.c, np.ones(6, "float32")
+        self.refused("band", c.plan, "all_reduce", 8, op="band", error=rondo.Error)
         self.refused("x is not contiguous", c.all_reduce, np.ones((4, 4))[:, ::2])
         self.refused("x is not contiguous in C order", c.all_reduce, np.asfortranarray(np.ones((2, 3))))
         self.refused("x is not contiguous", c.all_reduce, x[::-1])
