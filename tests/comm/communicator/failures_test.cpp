@@ -552,6 +552,21 @@ TEST_CASE("slow is not dead: who waits longer than the deadline for a peer that 
   }));
 }
 
+TEST_CASE("a pace that is slower than the deadline is named") {
+  Config config;
+  config.pace = "1GB/s,2s";
+  config.timeout = std::chrono::milliseconds{200};
+  require_all_ok(run_world(
+      How::kThreads, 2,
+      [](Communicator& comm) {
+        int32_t in = 1, out = 0;
+        const Status status = comm.all_reduce(&in, &out, 1, DataType::kInt32);
+        expect(status.code() == Code::kTimeout, status.to_string());
+        expect_contains(status.message(), "the pace '1GB/s,2s' delays");
+      },
+      config));
+}
+
 TEST_CASE("slow is not dead: neither is who waits while others pass something on now and then") {
   Config config;
   config.pace = "1GB/s,150ms";  // rank 7 hears of the root after seven times as long
