@@ -65,7 +65,7 @@ struct Config {
   /// Slots per link and bytes per slot; 0: from the link profile. Tiny ones make many rounds (tests).
   int slots = 0;
   size_t slot_bytes = 0;
-  /// "1GB/s,20us": delay every message to that bandwidth and latency (see transport/pace/README.md).
+  /// "1GB/s,20us": delay every message to that bandwidth and latency (docs/course.md has examples).
   /// Empty: RONDO_PACE, else off.
   std::string pace;
   /// A link profile: a file that `rondo-perf --calibrate` wrote, or "built-in". Rank 0's decides
@@ -75,8 +75,7 @@ struct Config {
   /// Forces one algorithm for every operation that has it; kAuto: chosen by the link profile.
   Algorithm algorithm = Algorithm::kAuto;
   /// Reductions fold in rank order 0..N-1, if necessary by another algorithm than the forced one:
-  /// the same bits whatever the size, position, algorithm, channels or memory. comm/README.md says
-  /// what it costs.
+  /// the same bits whatever the size, position, algorithm, channels or memory. It may be slower.
   bool reproducible = false;
   /// The CUDA device whose memory holds this rank's buffers; -1: none, buffers are in host memory.
   /// Every rank has a device, or none has; ranks may share one. Communicator says what differs.
@@ -194,7 +193,7 @@ struct Stats {
 /// of enqueued operations, while the stream continues with wrong data. Ranks of one process that
 /// share a device need a stream each. A group has at most 128 messages, on one stream, which
 /// precede its collectives instead of running beside them. Calls that return a Work are refused.
-/// Where ranks are on several hosts, data between hosts go through pinned memory (comm/device/README.md).
+/// Where ranks are on several hosts, data between hosts go through pinned memory (docs/gpus.md).
 class Communicator {
  public:
   /// Meets the other ranks. Blocks at most Config::bootstrap_timeout until all have come, and at
@@ -209,7 +208,7 @@ class Communicator {
   /// here; nullopt for a rank that passes kNoColor. Collective. The new ones have this
   /// communicator's settings. Blocks as create() does. A name ("rows") is what errors, logs and
   /// rondo-status call the new communicator, which else is "world/color 1"; every rank of a color
-  /// passes the same. Its first 60 characters count.
+  /// passes the same. Its first 60 bytes count.
   Result<std::optional<Communicator>> split(int color, int key, std::string_view name = {});
   static constexpr int kNoColor = -1;
   /// Another communicator of the same ranks, with independent operations. Collective.
