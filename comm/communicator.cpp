@@ -350,7 +350,9 @@ Result<std::optional<Envelope>> Communicator::try_probe(int peer, int tag) {
   return std::optional<Envelope>();
 }
 
-Status Communicator::group_start() { return impl_->group_start(); }
+Status Communicator::group_start() {
+  return base::guarded([this] { return impl_->group_start(); });
+}
 Status Communicator::group_end() {
   return impl_->guarded([this] { return impl_->group_end(); });
 }
@@ -393,11 +395,12 @@ std::string Communicator::flight_record() const {
 }
 Plan Communicator::plan(Collective collective, size_t count, DataType type, bool direct,
                         Algorithm algorithm, ReduceOp op) const {
-  try {
-    return impl_->plan(collective, count, type, direct, algorithm, op);
-  } catch (...) {
-    return {};
-  }
+  auto found = find_plan(collective, count, type, direct, algorithm, op);
+  return found.ok() ? *found : Plan{};
+}
+Result<Plan> Communicator::find_plan(Collective collective, size_t count, DataType type,
+                                     bool direct, Algorithm algorithm, ReduceOp op) const {
+  return base::guarded([&] { return impl_->plan(collective, count, type, direct, algorithm, op); });
 }
 
 }  // namespace rondo

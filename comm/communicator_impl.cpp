@@ -46,6 +46,7 @@ Status Communicator::Impl::failure() const {
 
 Status Communicator::Impl::submit(const Request& request, const CallOptions& options,
                                   const WorkState* work) {
+  RONDO_TRY(check_process());
   if (group_ || work != nullptr || is_queued()) {
     return hand_over(request, options, work);
   }
@@ -58,6 +59,7 @@ Status Communicator::Impl::submit(const Request& request, const CallOptions& opt
 
 Status Communicator::Impl::submit(Transfer transfer, const CallOptions& options,
                                   const WorkState* work) {
+  RONDO_TRY(check_process());
   return hand_over(std::move(transfer), options, work);
 }
 
@@ -219,7 +221,12 @@ Status Communicator::Impl::gather_on_host(const void* own, void* all, size_t cou
   return runner_->run(*operation);
 }
 
+Status Communicator::Impl::refuse_copy() const {
+  return comm::refuse_copy("communicator", process_);
+}
+
 Status Communicator::Impl::status() const {
+  RONDO_TRY(check_process());
   return device_ ? device_->check(true) : board_->error();
 }
 
@@ -251,8 +258,8 @@ std::vector<int> Communicator::Impl::hosts() const {
   return hosts;
 }
 
-Plan Communicator::Impl::plan(Collective collective, size_t count, DataType type, bool direct,
-                              Algorithm algorithm, ReduceOp op) const {
+Result<Plan> Communicator::Impl::plan(Collective collective, size_t count, DataType type,
+                                      bool direct, Algorithm algorithm, ReduceOp op) const {
   Request request{.collective = collective, .count = count, .type = type, .op = op};
   schedule::BlockLayout layout;
   if (is_varying(collective)) {
@@ -260,36 +267,42 @@ Plan Communicator::Impl::plan(Collective collective, size_t count, DataType type
     request.layout = &layout;
   }
   const CallOptions options{.algorithm = algorithm};
-  if (!comm::check_values(request, options, size()).ok()) return {};
+  RONDO_TRY(comm::check_values(request, options, size()));
   comm::Shape shape = comm::shape_of(request, options, rank());
   shape.in_place = false;
   const comm::Plans& plans = device_ ? *device_plans_ : *plans_;
   auto made = plans.prepare(shape);
-  if (!made.ok()) return {};
+  if (!made.ok()) return made.status();
   const engine::Prepared& prepared = **made;
   const bool registered = direct;
   // Threads of one process reach all buffers.
   direct = direct || (device_ && device_->reaches_buffers());
-  if (device::is_by_copies(prepared) && !registered) return {};
+  const auto needs_memory = [&] {
+    return Status(Code::kUnavailable,
+                  fmt::format("{} by {} needs {} memory on every rank", name(collective),
+                              name(algorithm), device_ ? "registered" : "library"));
+  };
+  if (device::is_by_copies(prepared) && !registered) return needs_memory();
   const bool goes_direct =
       prepared.direct && (direct || prepared.sharing == engine::Sharing::kCopied);
-  if (prepared.required && !goes_direct) return {};
+  if (prepared.required && !goes_direct) return needs_memory();
   const engine::ExecutionPlan& chosen = goes_direct ? *prepared.direct : prepared.staged;
   auto bytes = plans.most_bytes_moved(shape, chosen.algorithm);
-  return {.algorithm = chosen.algorithm,
-          .channels = plans.limits().channels,
-          .predicted_us = tuner::price({.collective = collective,
-                                        .algorithm = chosen.algorithm,
-                                        .ranks = plans.limits().ranks,
-                                        .bytes = count * size_of(type),
-                                        .mapped = direct,
-                                        .hosts = &plans.limits().hosts},
-                                       plans.limits().profile)
-                              .total_us(),
-          .bytes_sent_per_rank = bytes.ok() ? *bytes : 0};
+  return Plan{.algorithm = chosen.algorithm,
+              .channels = plans.limits().channels,
+              .predicted_us = tuner::price({.collective = collective,
+                                            .algorithm = chosen.algorithm,
+                                            .ranks = plans.limits().ranks,
+                                            .bytes = count * size_of(type),
+                                            .mapped = direct,
+                                            .hosts = &plans.limits().hosts},
+                                           plans.limits().profile)
+                                  .total_us(),
+              .bytes_sent_per_rank = bytes.ok() ? *bytes : 0};
 }
 
 Status Communicator::Impl::finish() {
+  RONDO_TRY(check_process());
   if (group_)
     return refuse("finish in an open group, whose calls have not begun: call group_end() first");
   if (queue_) queue_->drain();
@@ -297,6 +310,7 @@ Status Communicator::Impl::finish() {
 }
 
 void Communicator::Impl::abort(const std::string& reason) {
+  if (is_copy()) return;
   const Status status = base::guarded(
       [&] { return Status(Code::kAborted, fmt::format("rank {} aborted: {}", rank(), reason)); });
   fail(status);
@@ -314,9 +328,9 @@ Stats Communicator::Impl::stats() const {
 }
 
 Communicator::Impl::~Impl() {
-  if (owner_ != getpid()) {
-    // A forked child's copy. The threads and the place on the board are the parent's, and what
-    // waits for threads would wait for ever, so these parts stay.
+  if (is_copy() || process_.pid != getpid()) {  // clone() alone calls no handlers
+    // The threads and the place on the board are the parent's, and what waits for threads would wait
+    // for ever, so these parts stay.
     static auto* left_alone = new std::vector<std::shared_ptr<void>>;
     left_alone->push_back(std::move(queue_));
     left_alone->push_back(std::move(progress_));

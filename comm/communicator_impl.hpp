@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/base/this_process.hpp"
 #include "comm/board/board.hpp"
 #include "comm/bootstrap/bootstrap.hpp"
 #include "comm/bootstrap/roll_call.hpp"
@@ -120,8 +121,8 @@ class Communicator::Impl {
   /// See Communicator.
   Result<std::unique_ptr<Impl>> shrink(std::chrono::milliseconds patience);
   const std::vector<int>& former_ranks() const { return former_ranks_; }
-  Plan plan(Collective collective, size_t count, DataType type, bool direct, Algorithm algorithm,
-            ReduceOp op) const;
+  Result<Plan> plan(Collective collective, size_t count, DataType type, bool direct,
+                    Algorithm algorithm, ReduceOp op) const;
 
   int rank() const { return board_->rank(); }
   int size() const { return board_->ranks(); }
@@ -149,6 +150,15 @@ class Communicator::Impl {
   Status set_up_device();
   /// Whether buffers are in device memory.
   bool is_on_device() const { return device_ != nullptr; }
+  /// Whether this is a forked child's copy: the threads and the place on the board are the parent's.
+  bool is_copy() const { return process_.forks != base::this_process.forks; }
+  /// An error if it is: the first thing that a call looks at.
+  Status check_process() const {
+    if (!is_copy()) [[likely]]
+      return {};
+    return refuse_copy();
+  }
+  Status refuse_copy() const;
   /// While an exception is handled.
   Status broken_off() noexcept;
   /// The communicator's, as far as it is known here; ok: none.
@@ -189,8 +199,8 @@ class Communicator::Impl {
   /// Whether others have got communicator `number` of shrink() without this rank: then the error.
   Status check_left_out(uint64_t number, std::chrono::steady_clock::time_point began) const;
   /// What every rank wants of a split, in the host's memory.
-  Status gather_for_split(const int32_t* own, int32_t* all, size_t count) {
-    return gather_on_host(own, all, count, DataType::kInt32);
+  Status gather_for_split(const int32_t* own, int32_t* all, size_t count, bool is_duplicate) {
+    return gather_on_host(own, all, count, is_duplicate ? DataType::kUint32 : DataType::kInt32);
   }
   Status gather_on_host(const void* own, void* all, size_t count, DataType type);
   /// Of a registration, by rank.
@@ -200,7 +210,7 @@ class Communicator::Impl {
   /// The queue and the progress thread, from now on.
   Status need_queue();
 
-  const pid_t owner_ = getpid();
+  const base::OwnProcess process_ = base::known_process();
   comm::Bootstrap bootstrap_;
   transport::Segment board_segment_;
   transport::Segment segment_;  // the transport's FIFOs

@@ -66,9 +66,11 @@ comm::PlanLimits device_limits(const device::DeviceRunner& runner, int rank, con
           .hosts = runner.hosts()};
 }
 
+/// Once per process.
 void warn_of_rejected_instruction_set() {
+  static std::atomic<bool> warned = false;
   const char* const rejected = kernels::rejected_instruction_set();
-  if (rejected == nullptr) return;
+  if (rejected == nullptr || warned.exchange(true)) return;
   log(LogLevel::kWarn,
       fmt::format("RONDO_KERNELS is '{}', which is unknown or not on this CPU: using {}", rejected,
                   kernels::instruction_set()));

@@ -94,6 +94,7 @@ Result<std::vector<Part>> Communicator::Impl::gather_parts(const Part& own) {
 }
 
 Status Communicator::Impl::register_memory(void* pointer, size_t bytes) {
+  RONDO_TRY(check_process());
   if (!device_) {
     return refuse(
         "register_memory: this communicator is not on a device; rondo::register_memory() makes "
@@ -136,6 +137,7 @@ Status Communicator::Impl::register_memory(void* pointer, size_t bytes) {
 }
 
 Status Communicator::Impl::unregister_memory(void* pointer) {
+  RONDO_TRY(check_process());
   if (!device_) return refuse("unregister_memory: this communicator is not on a device");
   if (group_) return refuse("unregister_memory inside a group: call group_end first");
   return device_->registrations().remove(pointer);

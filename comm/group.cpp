@@ -36,6 +36,7 @@ void Group::end(const Status& status) const {
 }  // namespace comm
 
 Status Communicator::Impl::group_start() {
+  RONDO_TRY(check_process());
   if (group_) {
     ++group_->inner;
   } else {
@@ -45,6 +46,7 @@ Status Communicator::Impl::group_start() {
 }
 
 Status Communicator::Impl::group_end() {
+  RONDO_TRY(check_process());
   if (!group_) return refuse("group_end without group_start");
   if (group_->inner > 0) {
     --group_->inner;
@@ -56,6 +58,7 @@ Status Communicator::Impl::group_end() {
 }
 
 Status Communicator::Impl::group_abandon(const std::string& reason) {
+  RONDO_TRY(check_process());
   if (!group_) return refuse("group_abandon without group_start");
   (void)group_->refuse(refuse("the group was abandoned: " + reason));
   (void)group_end();

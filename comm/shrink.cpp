@@ -76,6 +76,7 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::make_remainder(
 }
 
 Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::shrink(milliseconds patience) {
+  RONDO_TRY(check_process());
   if (group_) return refuse("shrink inside a group: call group_end first");
   if (patience < milliseconds(0) || patience > base::kLongestTimeout) {
     return refuse(fmt::format("shrink: a patience of {} ms: 0 (Config::bootstrap_timeout) to {} ms",

@@ -27,6 +27,7 @@ constexpr size_t kMostNameChars = 60;  // the board has 111 for the name and the
 
 Result<std::optional<Communicator::Impl::SplitPart>> Communicator::Impl::choose_part(
     int color, int key, std::string_view called, std::string_view name) {
+  RONDO_TRY(check_process());
   if (group_) return refuse(fmt::format("{} inside a group: call group_end first", called));
   struct SplitChoice {
     int32_t color, key;
@@ -36,7 +37,7 @@ Result<std::optional<Communicator::Impl::SplitPart>> Communicator::Impl::choose_
   std::vector<SplitChoice> all(static_cast<size_t>(size()));
   static_assert(sizeof(SplitChoice) == 3 * sizeof(int32_t));
   RONDO_TRY(gather_for_split(reinterpret_cast<const int32_t*>(&own),
-                             reinterpret_cast<int32_t*>(all.data()), 3));
+                             reinterpret_cast<int32_t*>(all.data()), 3, called == "duplicate"));
   const uint64_t number = ++splits_;
   // After the exchange: a rank that is refused keeps nobody waiting.
   if (color < kNoColor) {

@@ -23,9 +23,14 @@ Status Work::wait() {
   }
   return status();
 }
-bool Work::test() const { return !state_ || state_->ended.load(std::memory_order_acquire); }
+bool Work::test() const {
+  return !state_ || state_->ended.load(std::memory_order_acquire) || state_->is_orphaned();
+}
 Status Work::status() const {
   if (!state_) return base::kOutOfMemory;
+  if (state_->is_orphaned()) {
+    return base::guarded([this] { return comm::refuse_copy("Work", state_->process); });
+  }
   return test() ? state_->status : Status();
 }
 Work::Times Work::times() const {
@@ -35,7 +40,7 @@ Work::Times Work::times() const {
           state_->ended_ns.load(std::memory_order_relaxed)};
 }
 Envelope Work::envelope() const {
-  return state_ && test() && state_->status.ok() ? state_->envelope : Envelope();
+  return state_ && test() && status().ok() ? state_->envelope : Envelope();
 }
 
 Status wait_all(std::span<Work> works) {
@@ -50,13 +55,14 @@ Status wait_all(std::span<Work> works) {
 size_t wait_any(std::span<const Work> works) {
   using State = Work::State;
   const auto find_ended = [works] {
-    return static_cast<size_t>(std::find_if(works.begin(), works.end(),
-                                            [](const Work& work) {
-                                              // See State::end().
-                                              return !work.state_ || work.state_->ended.load(
-                                                                         std::memory_order_seq_cst);
-                                            }) -
-                               works.begin());
+    return static_cast<size_t>(
+        std::find_if(works.begin(), works.end(),
+                     [](const Work& work) {
+                       // See State::end().
+                       return !work.state_ || work.state_->ended.load(std::memory_order_seq_cst) ||
+                              work.state_->is_orphaned();
+                     }) -
+        works.begin());
   };
   if (const size_t ended = find_ended(); ended < works.size()) return ended;
   if (works.empty()) return 0;

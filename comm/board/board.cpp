@@ -49,7 +49,11 @@ uint64_t Call::hash() const {
 }
 
 std::string Call::to_string() const {
-  if (is_split) return type == DataType::kUint8 ? "register_memory" : "split";
+  if (is_split) {
+    return type == DataType::kUint8    ? "register_memory"
+           : type == DataType::kUint32 ? "duplicate"
+                                       : "split";
+  }
   const bool reduces = form_of(collective).reduces;
   std::string text{name(collective)};
   if (collective != Collective::kBarrier) {
@@ -144,7 +148,8 @@ Board::Board(std::byte* base, int ranks, int rank, std::string_view name, Places
     if (!places_.several() || host >= places_.names.size()) continue;
     places_.names[host].copy(record.name, sizeof(record.name) - 1);
   }
-  name.copy(header_->name, sizeof(header_->name) - 1);
+  const std::string_view shown = base::whole_characters(name, sizeof(header_->name) - 1);
+  shown.copy(header_->name, shown.size());
   // Release: pairs with the acquire of who finds the board (status/mapped_board.cpp).
   header_->magic.store(BoardHeader::kMagic, std::memory_order_release);
 }
@@ -333,7 +338,8 @@ void Board::propose(const Status& status) const {
   size_t length = 0;
   for (const std::string_view part :
        {std::string_view(errors_begin_), std::string_view(status.message())}) {
-    length += part.copy(own.message + length, sizeof(own.message) - 1 - length);
+    const size_t room = sizeof(own.message) - 1 - length;
+    length += base::whole_characters(part, room).copy(own.message + length, room);
   }
   own.message[length] = '\0';
   uint32_t none = 0;
@@ -357,9 +363,11 @@ Status BoardView::read_error() const {
   const ErrorText& error = error_texts_[finder];
   char text[sizeof(error.message)];
   std::memcpy(text, error.message, sizeof(text));
-  text[sizeof(text) - 1] = '\0';
   const Code code = static_cast<Code>(error.code);
-  return base::guarded([&] { return Status(code == Code::kOk ? Code::kSystem : code, text); });
+  return base::guarded([&] {
+    return Status(code == Code::kOk ? Code::kSystem : code,
+                  base::printable({text, ::strnlen(text, sizeof(text) - 1)}, sizeof(text)));
+  });
 }
 
 Places BoardView::read_places() const {

@@ -15,6 +15,7 @@
 #include <system_error>
 #include <vector>
 
+#include "comm/base/printable.hpp"
 #include "comm/bootstrap/connection.hpp"
 #include "rondo/log.hpp"
 
@@ -93,14 +94,16 @@ Result<bool> make_private_directory(const std::string& path) {
     RONDO_TRY(check_parent(path));
   }
   const mode_t mode = is_derived(path) ? 0700 : kMadeMode;
-  if (mkdir(path.c_str(), mode) == 0) return true;
-  if (errno == ENOENT && !parent.empty()) {
-    RONDO_TRY(make_directory(parent, mode));
+  int error = 0;
+  // The parent may be gone at once, too: not again and again, unless nothing can be made there.
+  for (int turn = 0; turn < 3; ++turn) {
     if (mkdir(path.c_str(), mode) == 0) return true;
-    if (errno == ENOENT) return false;  // the parent is gone
+    error = errno;
+    if (error != ENOENT || parent.empty()) break;
+    RONDO_TRY(make_directory(parent, mode));
   }
-  if (errno == EEXIST) return false;
-  return system_status("cannot create the rendezvous directory " + path, errno);
+  if (error == EEXIST) return false;
+  return system_status("cannot create the rendezvous directory " + path, error);
 }
 
 /// A path through /proc fits into the address, whatever the length of the directory's path.
@@ -138,13 +141,15 @@ Result<std::optional<UniqueFd>> try_lock(const UniqueFd& directory, const std::s
 }  // namespace
 
 Status check_name(const std::string& name) {
+  constexpr size_t kMostShown = 80;
   bool good = !name.empty() && name.size() <= 64 && name[0] != '.';
   for (char c : name) {
     good = good && (isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.');
   }
   if (good) return {};
   return Status(Code::kInvalidArgument,
-                "a communicator cannot be named \"" + name +
+                "a communicator cannot be named \"" + base::printable(name, kMostShown) +
+                    (name.size() > kMostShown ? "..." : "") +
                     "\": use 1 to 64 letters, digits, '_', '-' or '.', the first not a dot");
 }
 

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <optional>
 #include <random>
+#include <span>
 #include <string_view>
 
 #include "comm/bootstrap/meeting.hpp"
@@ -53,6 +54,7 @@ class Caller {
         is_late_(static_cast<size_t>(ranks_)) {}
 
   Result<Muster> run() {
+    if (ranks_ == 1) return found({});  // it meets nobody, and may have no place for that
     for (int leader = 0; leader < rank_; ++leader) {
       if (is_absent(leader)) continue;
       auto muster = follow(leader);
@@ -132,12 +134,7 @@ class Caller {
                               .facts = facts,
                               .is_needed = &is_needed});
     if (!come.ok()) return come.status();
-    Muster muster{.members = {rank_}, .nonce = std::random_device{}()};
-    muster.nonce = muster.nonce << 32 | std::random_device{}();
-    for (const PeerConnection& peer : *come) {
-      if (peer.rank >= 0) muster.members.push_back(from_meeting(peer.rank, rank_));
-    }
-    std::ranges::sort(muster.members);
+    const Muster muster = found(*come);
     Status decided = call_.interrupt();
     if (decided.ok()) decided = check_majority(muster.members);
     for (PeerConnection& peer : *come) {
@@ -148,6 +145,17 @@ class Caller {
                                  steady_clock::now() + kSendLimit);
     }
     RONDO_TRY(decided);
+    return muster;
+  }
+
+  /// This rank and those that have come to it.
+  Muster found(std::span<const PeerConnection> come) const {
+    Muster muster{.members = {rank_}, .nonce = std::random_device{}()};
+    muster.nonce = muster.nonce << 32 | std::random_device{}();
+    for (const PeerConnection& peer : come) {
+      if (peer.rank >= 0) muster.members.push_back(from_meeting(peer.rank, rank_));
+    }
+    std::ranges::sort(muster.members);
     return muster;
   }
 

@@ -237,7 +237,7 @@ constexpr size_t kMaxText = kMaxStatusBytes - sizeof(int32_t);
 std::string pack_status(const Status& status) {
   const auto code = static_cast<int32_t>(status.code());
   std::string packed(reinterpret_cast<const char*>(&code), sizeof code);
-  return packed + status.message().substr(0, kMaxText);
+  return packed + std::string(base::whole_characters(status.message(), kMaxText));
 }
 
 Status unpack_status(std::string_view payload) {

@@ -295,23 +295,23 @@ rondo_code rondo_status(const rondo_communicator* communicator) {
 rondo_code rondo_get_plan(const rondo_communicator* communicator, rondo_collective collective,
                           size_t count, rondo_data_type type, rondo_reduce_op op, int direct,
                           rondo_algorithm algorithm, rondo_plan* plan, size_t size) {
-  return guarded(
-      {{communicator, "the communicator"}, {plan, "the place for the plan"}}, [&]() -> Status {
-        Collective which{};
-        DataType element{};
-        Algorithm how{};
-        RONDO_TRY(read_value(collective, rondo::kCollectives, "collective", which));
-        RONDO_TRY(read_value(type, rondo::kDataTypes, "data type", element));
-        RONDO_TRY(read_value(algorithm, rondo::kAlgorithms, "algorithm", how));
-        ReduceOp reduction{};
-        RONDO_TRY(read_value(op, rondo::kReduceOps, "operator", reduction));
-        const Plan p =
-            communicator->communicator.plan(which, count, element, direct != 0, how, reduction);
-        write_struct<rondo_plan>({static_cast<rondo_algorithm>(p.algorithm), p.channels,
-                                  p.predicted_us, p.bytes_sent_per_rank},
-                                 plan, size);
-        return {};
-      });
+  return guarded({{communicator, "the communicator"}, {plan, "the place for the plan"}},
+                 [&]() -> Status {
+                   Collective which{};
+                   DataType element{};
+                   Algorithm how{};
+                   RONDO_TRY(read_value(collective, rondo::kCollectives, "collective", which));
+                   RONDO_TRY(read_value(type, rondo::kDataTypes, "data type", element));
+                   RONDO_TRY(read_value(algorithm, rondo::kAlgorithms, "algorithm", how));
+                   ReduceOp reduction{};
+                   RONDO_TRY(read_value(op, rondo::kReduceOps, "operator", reduction));
+                   const Plan p = RONDO_TRY(communicator->communicator.find_plan(
+                       which, count, element, direct != 0, how, reduction));
+                   write_struct<rondo_plan>({static_cast<rondo_algorithm>(p.algorithm), p.channels,
+                                             p.predicted_us, p.bytes_sent_per_rank},
+                                            plan, size);
+                   return {};
+                 });
 }
 
 rondo_code rondo_get_stats(const rondo_communicator* communicator, rondo_stats* stats,

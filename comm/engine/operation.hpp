@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/algorithms/algorithm.hpp"
+#include "comm/base/this_process.hpp"
 #include "comm/board/board.hpp"
 #include "comm/schedule/program.hpp"
 #include "kernels/reduce.hpp"
@@ -26,9 +27,13 @@ struct Work::State {
   std::atomic<bool> collected{false};
   std::atomic<int64_t> issued_ns{0}, started_ns{0}, ended_ns{0};
   Envelope envelope{};  // of a recv that has ended well
+  const base::OwnProcess process = base::known_process();
 
   /// Threads of this process in wait_any(), and how many Works have ended while there were some.
   inline static std::atomic<uint32_t> waiting_for_any{0}, ended_meanwhile{0};
+
+  /// Whether this is a forked child's copy of one that had not ended: what would end it is its parent's.
+  bool is_orphaned() const { return process.forks != base::this_process.forks && !ended; }
 
   /// Nothing would end a wait of the thread that has the group open.
   bool is_unbegun() const { return collected && !ended; }

@@ -309,7 +309,7 @@ int Watch::find_culprit(const Wait& wait, const std::vector<uint64_t>& before) c
   }
   // The chain closed, or ended at a rank that is through: take whoever stands still.
   for (int r = 0; r < ranks; ++r) {
-    if (r != board_.rank() && !moving(r) && inside(r)) return agent_of(r);
+    if (r != board_.rank() && !board_.has_left(r) && !moving(r) && inside(r)) return agent_of(r);
   }
   return -1;
 }
@@ -377,6 +377,12 @@ std::string Watch::describe_circle(const Wait& wait) const {
   for (int r = 0; r < board_.ranks() && wait.call != nullptr; ++r) {
     const uint64_t posted = board_.state(r).posted.load(std::memory_order_acquire);
     if (posted < wait.sequence && !board_.messages(r).empty()) return describe_stalled(r, wait);
+  }
+  if (wait.call != nullptr && !pace_.empty()) {
+    return fmt::format(
+        "all ranks wait for each other, or for messages that the pace '{}' delays: give a longer "
+        "timeout or a faster pace",
+        pace_);
   }
   if (wait.call != nullptr) {
     return "all ranks wait for each other: this is a bug in rondo or in the order of calls";

@@ -58,6 +58,9 @@ class Watch {
   /// called by check(). Before the first check().
   void show_messages_with(std::function<void(int64_t)> show) { show_messages_ = std::move(show); }
 
+  /// The communicator's, for errors: messages may be later than a deadline by it. Empty: none.
+  void mention_pace(std::string pace) { pace_ = std::move(pace); }
+
   /// ok: go on waiting. Anything else has been raised on the board.
   Status check(const Wait& wait);
 
@@ -119,6 +122,7 @@ class Watch {
   Elsewhere elsewhere_;
   std::function<int(int)> find_dead_;
   std::function<void(int64_t)> show_messages_;
+  std::string pace_;
   uint64_t moves_ = 0;    // when check() looked last,
   int64_t moved_ns_ = 0;  // and when it first looked like that
   // Between the two looks of stalled(); 0: not between them.

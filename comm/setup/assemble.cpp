@@ -160,6 +160,7 @@ Result<HostLayers> assemble(Bootstrap& bootstrap, const Config& config,
                                               [&bootstrap, board = made.board.get()](int first) {
                                                 return find_dead(bootstrap, *board, first);
                                               });
+  if (sizes.paced) made.watch->mention_pace(config.pace);
   engine::register_for_wakeups();
   try {
     made.runner = std::make_shared<engine::Runner>(*made.transport, *made.board, *made.watch,

@@ -65,7 +65,7 @@ struct Config {
   /// Slots per link and bytes per slot; 0: from the link profile. Tiny ones make many rounds (tests).
   int slots = 0;
   size_t slot_bytes = 0;
-  /// "1GB/s,20us": delay every message to that bandwidth and latency (see transport/pace/README.md).
+  /// "1GB/s,20us": delay every message to that bandwidth and latency (docs/course.md has examples).
   /// Empty: RONDO_PACE, else off.
   std::string pace;
   /// A link profile: a file that `rondo-perf --calibrate` wrote, or "built-in". Rank 0's decides
@@ -75,8 +75,7 @@ struct Config {
   /// Forces one algorithm for every operation that has it; kAuto: chosen by the link profile.
   Algorithm algorithm = Algorithm::kAuto;
   /// Reductions fold in rank order 0..N-1, if necessary by another algorithm than the forced one:
-  /// the same bits whatever the size, position, algorithm, channels or memory. comm/README.md says
-  /// what it costs.
+  /// the same bits whatever the size, position, algorithm, channels or memory. It may be slower.
   bool reproducible = false;
   /// The CUDA device whose memory holds this rank's buffers; -1: none, buffers are in host memory.
   /// Every rank has a device, or none has; ranks may share one. Communicator says what differs.
@@ -175,7 +174,6 @@ struct Stats {
 /// Thread rule: one thread at a time per communicator, except abort(), status() and Work handles,
 /// which any thread may use at any time. Different communicators are independent. Every rank issues
 /// the same operations in the same order.
-///
 /// Errors: calls check their arguments before anything moves. After the first failure every later
 /// call, on every rank, returns it.
 ///
@@ -184,8 +182,8 @@ struct Stats {
 /// stopped while it touches them may continue later.) In place are `in == out` (all_reduce,
 /// broadcast, reduce, all_to_all, scans), `out == in + rank * count` (reduce_scatter, scatter on the root)
 /// and `in == out + rank * count` (all_gather, gather on the root); any other overlap is refused.
-///
-/// A forked child must not use its parent's communicator.
+/// A forked child must not use its parent's communicator: calls, and waits for Works that had not ended,
+/// return kInvalidArgument there (abort() does nothing). Destroying it does nothing to the ranks.
 ///
 /// With Config::device, buffers are device memory and a call is enqueued on CallOptions::stream. It
 /// returns at once, like a kernel launch (with some hundred launches in flight it waits), and has
@@ -195,7 +193,7 @@ struct Stats {
 /// of enqueued operations, while the stream continues with wrong data. Ranks of one process that
 /// share a device need a stream each. A group has at most 128 messages, on one stream, which
 /// precede its collectives instead of running beside them. Calls that return a Work are refused.
-/// Where ranks are on several hosts, data between hosts go through pinned memory (comm/device/README.md).
+/// Where ranks are on several hosts, data between hosts go through pinned memory (docs/gpus.md).
 class Communicator {
  public:
   /// Meets the other ranks. Blocks at most Config::bootstrap_timeout until all have come, and at
@@ -210,7 +208,7 @@ class Communicator {
   /// here; nullopt for a rank that passes kNoColor. Collective. The new ones have this
   /// communicator's settings. Blocks as create() does. A name ("rows") is what errors, logs and
   /// rondo-status call the new communicator, which else is "world/color 1"; every rank of a color
-  /// passes the same. Its first 60 characters count.
+  /// passes the same. Its first 60 bytes count.
   Result<std::optional<Communicator>> split(int color, int key, std::string_view name = {});
   static constexpr int kNoColor = -1;
   /// Another communicator of the same ranks, with independent operations. Collective.
@@ -529,10 +527,9 @@ class Communicator {
     return recv_async(buffer.data(), buffer.size(), buffer.type(), peer, options);
   }
 
-  /// Waits until every asynchronous operation and message of this communicator has ended, well or
-  /// badly, as its destructor does: here abort() can end the wait. Returns the communicator's first
-  /// failure. Blocks at most until their deadlines. Not in a group; a device's streams are not
-  /// waited for.
+  /// Waits until every asynchronous operation and message has ended, well or badly, as the destructor
+  /// does: here abort() can end the wait. Returns the first failure. Blocks at most until their
+  /// deadlines. Not in a group; a device's streams are not waited for.
   Status finish();
   /// Whether no asynchronous call, and on a device no kernel, is under way. False once graphs hold calls.
   bool is_idle() const;
@@ -544,9 +541,12 @@ class Communicator {
 
   /// How all_reduce(...) etc. of this shape would be done here, out of place. `direct`: with library
   /// memory (on a device: registered) on every rank, otherwise plain; `op`: for collectives that
-  /// reduce. A _v collective is planned as if every block had `count` elements.
+  /// reduce. A _v collective is planned as if every block had `count` elements. 0 channels: there is
+  /// no such operation here, and find_plan() says why, as the call would.
   Plan plan(Collective collective, size_t count, DataType type, bool direct = false,
             Algorithm algorithm = Algorithm::kAuto, ReduceOp op = ReduceOp::kSum) const;
+  Result<Plan> find_plan(Collective, size_t count, DataType, bool direct, Algorithm,
+                         ReduceOp) const;
   Stats stats() const;
   /// The last operations of every rank and its pending messages, as this rank sees them, as text:
   /// what SIGUSR1 under rondo-run prints.

@@ -1,11 +1,13 @@
 // Data parallelism for your own training loop. Every rank holds the whole model and works on its
 // own samples; gradients are averaged over the ranks while backward still computes others. There is
-// no autograd: the caller reports when a gradient is final. trainer/examples/toy_ddp.cpp is a
-// complete loop; trainer/README.md compares the names with PyTorch's DistributedDataParallel.
+// no autograd: the caller reports when a gradient is final. docs/own_tensors.md begins with a loop; in
+// rondo's source trainer/README.md compares the names with PyTorch's DistributedDataParallel.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <limits>
 #include <map>
@@ -102,7 +104,7 @@ struct GradientBucket {
 /// Replaces the all-reduce of a bucket by one or more collectives, of which each may depend on the
 /// result of the one before. Called by the training thread, for every bucket in the same order on
 /// every rank; touched rows alone (DdpOptions::Rows) travel without it. An exception of start() or
-/// next() is an error of the step. trainer/examples/powersgd_hook.hpp has two collectives.
+/// next() is an error of the step. docs/own_tensors.md has one of two collectives.
 class CommunicationHook {
  public:
   virtual ~CommunicationHook() = default;
@@ -117,7 +119,12 @@ class CommunicationHook {
   /// every rank.
   virtual Work next(Communicator& /*communicator*/, const GradientBucket& /*bucket*/,
                     size_t /*stage*/) {
+#ifdef __cpp_exceptions
     throw std::logic_error("a hook of several collectives must override next()");
+#else
+    std::fputs("rondo: a hook of several collectives must override next()\n", stderr);
+    std::abort();
+#endif
   }
   /// Called when the last Work has succeeded: writes the result to bucket.data. Later buckets may still
   /// be in flight, and fail.
@@ -136,7 +143,7 @@ class CommunicationHook {
   /// threads of one process, for kernels that wait for this rank.
   virtual Status enqueue(Communicator& /*communicator*/, const GradientBucket& /*bucket*/,
                          void* /*stream*/) {
-    throw std::logic_error("a hook that works on devices must override enqueue()");
+    return {Code::kInvalidArgument, "a hook that works on devices must override enqueue()"};
   }
 };
 

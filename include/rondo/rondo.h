@@ -4,8 +4,8 @@
  * 1. A function that can fail returns a rondo_code; RONDO_OK is 0. rondo_last_error() explains
  *    the last failure of this thread. No exception leaves rondo.
  * 2. Handles are opaque and owned by the caller, who ends them with rondo_destroy or
- *    rondo_work_release. A null handle is an error; those two ignore it. A forked child must not
- *    use its parent's handles.
+ *    rondo_work_release. A null handle is an error; those two ignore it. A forked child's calls
+ *    with its parent's handles return RONDO_INVALID_ARGUMENT.
  * 3. Values are 32-bit integers whose meaning never changes; new ones are appended.
  * 4. Structs grow at their end. A struct that the caller fills begins with its size: initialise
  *    it with rondo_..._init(&it, sizeof it), then set fields. A struct that rondo fills is
@@ -479,7 +479,7 @@ typedef struct rondo_plan {
   uint64_t bytes_sent_per_rank; /* largest over the ranks */
 } rondo_plan;
 /* `op`: for collectives that reduce. `direct`: with library memory on every rank, otherwise
- * plain. */
+ * plain. Fails as the call itself would. */
 rondo_code rondo_get_plan(const rondo_communicator* communicator, rondo_collective collective,
                           size_t count, rondo_data_type type, rondo_reduce_op op, int direct,
                           rondo_algorithm algorithm, rondo_plan* plan, size_t size);

@@ -1,6 +1,7 @@
 // Status and Result: the values by which every recoverable failure of rondo is returned, because
 // one thread finds a failure and another reports it. Broken invariants are not failures: they abort
-// through RONDO_CHECK with the expression and its values. No exceptions cross rondo's interface.
+// through RONDO_CHECK with the expression and its values. No exceptions cross rondo's interface;
+// the one that its headers throw (CommunicationHook::next()) comes back as an error of the step.
 #pragma once
 
 #include <cstdint>

@@ -24,24 +24,39 @@ namespace {
 struct AllGatherCall {
   nb::object callable;  // bytes -> one bytes per rank
   size_t ranks;
+  int rank;
   std::optional<nb::python_error> failure;
 
   static int call(void* context, const void* own, size_t bytes, void* all) noexcept {
     const nb::gil_scoped_acquire gil;
     auto& self = *static_cast<AllGatherCall*>(context);
     try {
-      size_t rank = 0;
+      size_t given = 0;
       for (const nb::handle each : self.callable(nb::bytes(own, bytes))) {
         const auto blob = nb::cast<nb::bytes>(each);
-        if (rank == self.ranks || blob.size() != bytes) return 1;
-        std::memcpy(static_cast<std::byte*>(all) + rank++ * bytes, blob.data(), bytes);
+        if (blob.size() != bytes) {
+          self.refuse("a blob of " + std::to_string(blob.size()) + " bytes, not " +
+                      std::to_string(bytes));
+        }
+        if (given == self.ranks) {
+          self.refuse("more than " + std::to_string(given) + " blobs for as many ranks");
+        }
+        std::memcpy(static_cast<std::byte*>(all) + given++ * bytes, blob.data(), bytes);
       }
-      return rank == self.ranks ? 0 : 1;
+      if (given == self.ranks) return 0;
+      self.refuse(std::to_string(given) + " blobs for " + std::to_string(self.ranks) + " ranks");
     } catch (nb::python_error& error) {
       self.failure.emplace(std::move(error));
     } catch (...) {
     }
     return 1;
+  }
+
+  [[noreturn]] void refuse(const std::string& given) const {
+    fail(RONDO_BOOTSTRAP,
+         "all_gather on rank " + std::to_string(rank) + " gave " + given +
+             ": it must give every rank's blob, whole, in rank order",
+         rank);
   }
 };
 
@@ -115,9 +130,16 @@ void check(rondo_code code, int rank) {
   fail(code, text, rank);
 }
 
+nb::object str_of(std::string_view text) {
+  PyObject* const decoded =
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
+  if (decoded == nullptr) throw nb::python_error();
+  return nb::steal(decoded);
+}
+
 void fail(rondo_code code, const std::string& text, int rank) {
   const nb::object type = nb::module_::import_("rondo._error").attr("Error");
-  const nb::object error = type(text, rondo_code_name(code), rank);
+  const nb::object error = type(str_of(text), rondo_code_name(code), rank);
   PyErr_SetObject(type.ptr(), error.ptr());
   throw nb::python_error();
 }
@@ -178,6 +200,7 @@ nb::object PyWork::envelope() const {
 PyCommunicator::PyCommunicator(const Creation& settings) {
   AllGatherCall all_gather{.callable = settings.all_gather,
                            .ranks = static_cast<size_t>(std::max(settings.world_size, 0)),
+                           .rank = settings.rank,
                            .failure = {}};
   const rondo_config config = config_of(settings, all_gather);
   rondo_code code = RONDO_OK;
@@ -354,7 +377,7 @@ nb::dict stats(const PyCommunicator& self) {
   return stats;
 }
 
-std::string flight_record(const PyCommunicator& self) {
+nb::object flight_record(const PyCommunicator& self) {
   size_t needed = 0;
   std::string text;
   do {  // it grows while it is read
@@ -363,7 +386,7 @@ std::string flight_record(const PyCommunicator& self) {
           self.rank());
   } while (needed > text.size());
   text.resize(needed == 0 ? 0 : needed - 1);
-  return text;
+  return str_of(text);
 }
 
 /// null: this rank has no part. `create` is called with the GIL released.

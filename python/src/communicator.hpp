@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "python/src/array.hpp"
@@ -17,6 +18,10 @@ namespace rondo::python {
 /// Throws rondo.Error with the code's name, this rank and the text of this thread's last failure.
 /// If a signal's Python handler has raised, that exception instead.
 void check(rondo_code code, int rank);
+
+/// The library's text as a str. What is not UTF-8 becomes U+FFFD: variables, names and texts of other
+/// ranks may hold any bytes.
+nb::object str_of(std::string_view text);
 
 /// Throws rondo.Error with this text.
 [[noreturn]] void fail(rondo_code code, const std::string& text, int rank);

@@ -75,6 +75,7 @@ class Alone(unittest.TestCase):
         import numpy as np
 
         c, x = self.c, np.ones(6, "float32")
+        self.refused("band", c.plan, "all_reduce", 8, op="band", error=rondo.Error)
         self.refused("x is not contiguous", c.all_reduce, np.ones((4, 4))[:, ::2])
         self.refused("x is not contiguous in C order", c.all_reduce, np.asfortranarray(np.ones((2, 3))))
         self.refused("x is not contiguous", c.all_reduce, x[::-1])
@@ -420,8 +421,14 @@ for reused in True, False:
 
         with self.assertRaises(KeyError):
             rondo.Communicator(0, 2, all_gather=broken)
-        with self.assertRaises(rondo.Error):
-            rondo.Communicator(0, 2, all_gather=lambda blob: [blob])
+        for gives, said in ((lambda blob: [blob], "gave 1 blobs for 2 ranks"), (lambda blob: [blob] * 3, "gave more than 2 blobs"),
+                            (lambda blob: [blob, b"abc"], "gave a blob of 3 bytes, not ")):
+            self.refused(said, rondo.Communicator, 0, 2, all_gather=gives, error=rondo.Error)
+
+    def test_a_text_that_is_no_utf_8_is_shown(self):
+        program = "import rondo\ntry:\n    rondo.Communicator(0, 1)\nexcept rondo.Error as error:\n    print(ascii(str(error)))"
+        done = run(sys.executable, "-c", program, RONDO_TIMEOUT=os.fsdecode(b"\xe4"))
+        self.assertIn("RONDO_TIMEOUT is '\\ufffd'", done.stdout, done.stderr)
 
     def test_the_package_has_the_syntax_of_the_oldest_python_that_it_allows(self):
         root = HERE.parents[1]

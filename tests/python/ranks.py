@@ -177,6 +177,14 @@ def state(c):
             assert "halves" in str(error), error
         else:
             assert part.size == 1
+    with c.split(0, 0, "x" + "\u00e4" * 59) as part:  # the name is cut after 60 bytes
+        part.abort("\u20ac" * 1000)
+        try:
+            part.barrier()
+        except rondo.Error as error:
+            assert str(error).startswith("x" + "\u00e4" * 29 + ": ") and "\ufffd" not in str(error), error
+        else:
+            raise AssertionError("no error")
     assert c.split(None) is None
     same(c.duplicate().all_reduce(np.ones(3)), np.full(3, float(n)))
     same(c.all_reduce(np.ones(1)), np.full(1, float(n)))

@@ -101,6 +101,7 @@ TEST_CASE("what is not to be registered is refused, and nothing is lost") {
   CHECK(contains(register_memory(nullptr, 4), "there is no such memory"));
   CHECK(contains(register_memory(own.at(0), 0), "there is no such memory"));
   CHECK(contains(register_memory(own.at(0), ~size_t{0}), "no such memory"));
+  CHECK(contains(unregister_memory(own.at(0)), "unregister_memory of 0x"));
   CHECK(contains(unregister_memory(own.at(0)), "not a pointer that"));
   REQUIRE(register_memory(own.at(2 * kPage), 2 * kPage).ok());
   for (const size_t first : {0, 1, 2, 3}) {

@@ -52,11 +52,15 @@ struct Table {
 
 Table& table() { return across_fork<Table>(); }
 
-Status refuse(const char* call, const void* pointer, size_t bytes, const std::string& why) {
+std::string text_of(const void* pointer) {
   char at[32];
   std::snprintf(at, sizeof at, "%p", pointer);
-  return {Code::kInvalidArgument,
-          std::string(call) + " of " + std::to_string(bytes) + " bytes at " + at + ": " + why};
+  return at;
+}
+
+Status refuse(const char* call, const void* pointer, size_t bytes, const std::string& why) {
+  return {Code::kInvalidArgument, std::string(call) + " of " + std::to_string(bytes) +
+                                      " bytes at " + text_of(pointer) + ": " + why};
 }
 
 Status failed(const char* call, size_t bytes) {
@@ -132,7 +136,9 @@ Status unregister_memory(void* pointer) {
   const std::lock_guard lock(mine.mutex);
   const auto found = mine.holding(reinterpret_cast<uintptr_t>(pointer));
   if (found == mine.by_first_page.end() || found->second.pointer != pointer) {
-    return refuse(call, pointer, 0, "not a pointer that register_memory() had in this process");
+    return {Code::kInvalidArgument,
+            std::string(call) + " of " + text_of(pointer) +
+                ": not a pointer that register_memory() had in this process"};
   }
   const auto [first, registration] = *found;
   void* const own = ::mmap(nullptr, registration.bytes, PROT_READ | PROT_WRITE,

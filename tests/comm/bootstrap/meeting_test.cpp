@@ -173,6 +173,9 @@ TEST_CASE("a rank 0 that cannot listen leaves no directory", "[bootstrap]") {
       expect(!met.ok(), "it has met");
       expect(is_empty(place.path()), "left with " + std::to_string(left) + " descriptors");
     }
+    id.rendezvous = "/proc/none";
+    const std::string why = Bootstrap::meet(id, "world", milliseconds(20'000)).status().message();
+    expect(why.find("cannot create the rendezvous directory /proc/none: No such") == 0, why);
   }));
 }
 
@@ -340,6 +343,9 @@ TEST_CASE("names that could leave the directory are refused", "[bootstrap]") {
     REQUIRE(met.status().code() == Code::kInvalidArgument);
     REQUIRE(met.status().message().find('"' + std::string(name) + '"') != std::string::npos);
   }
+  const auto met = Bootstrap::meet({}, "\x1b" + std::string(5000, 'x'), kShort);
+  REQUIRE(met.status().message().find("\"?xxx") != std::string::npos);
+  REQUIRE(met.status().message().size() < 300);
 }
 
 TEST_CASE("a directory that others may enter is refused", "[bootstrap]") {

@@ -97,6 +97,10 @@ static void refusals(rondo_communicator* world) {
                         &plan, sizeof plan) == RONDO_OK,
          "plan");
   expect(plan.algorithm == RONDO_TWO_SHOT, "a small scan takes one hop");
+  expect(rondo_get_plan(world, RONDO_ALL_REDUCE, 1, RONDO_FLOAT32, RONDO_BAND, 0, RONDO_AUTO, &plan,
+                        sizeof plan) == RONDO_INVALID_ARGUMENT &&
+             strstr(rondo_last_error(), "band") != NULL,
+         "no plan for bits of floats");
 }
 
 /* Rank 1 ends `whole`; the others go on. */

@@ -1,7 +1,6 @@
 // What happens when something goes wrong, with real processes: a killed rank, a stopped one, one
 // that leaves, ranks that disagree, an abort. Every survivor must say the same true thing, in time,
 // and nothing may be left behind.
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -537,34 +536,6 @@ TEST_CASE("a rank that left in time does not hide the death of another") {
   require_all_ok(without(gang.join(), 2));
 }
 
-TEST_CASE("a forked child's copy of a communicator can go without harm") {
-  for (const int channels : {1, 2}) {
-    Config config;
-    config.channels = channels;
-    require_all_ok(run_world(
-        How::kForks, 2,
-        [](Communicator& comm) {
-          Buffer data(400000, false);
-          expect_ok(
-              comm.all_reduce_async(data.data(), data.data(), 100000, DataType::kFloat32).wait(),
-              "before");
-          const pid_t child = fork();
-          if (child == 0) {
-            { const Communicator gone = std::move(comm); }
-            _exit(7);
-          }
-          int status = 0;
-          expect_eq(waitpid(child, &status, 0), child, "waitpid");
-          expect(WIFEXITED(status) && WEXITSTATUS(status) == 7, "the child did not end by itself");
-          expect_ok(
-              comm.all_reduce_async(data.data(), data.data(), 100000, DataType::kFloat32).wait(),
-              "after");
-          expect_ok(comm.barrier(), "barrier");
-        },
-        config));
-  }
-}
-
 TEST_CASE("slow is not dead: who waits longer than the deadline for a peer that works goes on") {
   require_all_ok(run_world(How::kForks, 2, [](Communicator& comm) {
     // The root has nothing to do but to wait until the other has pulled everything. Sanitized, that
@@ -579,6 +550,21 @@ TEST_CASE("slow is not dead: who waits longer than the deadline for a peer that 
                 "broadcast");
     }
   }));
+}
+
+TEST_CASE("a pace that is slower than the deadline is named") {
+  Config config;
+  config.pace = "1GB/s,2s";
+  config.timeout = std::chrono::milliseconds{200};
+  require_all_ok(run_world(
+      How::kThreads, 2,
+      [](Communicator& comm) {
+        int32_t in = 1, out = 0;
+        const Status status = comm.all_reduce(&in, &out, 1, DataType::kInt32);
+        expect(status.code() == Code::kTimeout, status.to_string());
+        expect_contains(status.message(), "the pace '1GB/s,2s' delays");
+      },
+      config));
 }
 
 TEST_CASE("slow is not dead: neither is who waits while others pass something on now and then") {

@@ -337,6 +337,40 @@ TEST_CASE("after an abort with nobody dead a shrink keeps all ranks, and can be 
   }
 }
 
+TEST_CASE("a world of one shrinks to one, without a place to meet") {
+  require_all_ok(run_ranks(How::kThreads, 1, [](int) {
+    Config config;
+    config.rank = 0;
+    config.world_size = 1;
+    auto comm = Communicator::create(config);
+    expect(comm.ok(), comm.status().to_string());
+    Communicator second = shrink_to(*comm, {0});
+    Communicator third = shrink_to(second, {0});
+    use(third);
+    third.abort("enough");
+    Communicator fourth = shrink_to(third, {0});
+    use(fourth);
+    auto part = fourth.split(0, 0);
+    expect(part.ok(), part.status().to_string());
+    Communicator rest = shrink_to(**part, {0});
+    use(rest);
+  }));
+}
+
+TEST_CASE("a part of one rank, and what is left of a world, shrink again") {
+  require_all_ok(run_world(How::kThreads, 2, [](Communicator& comm) {
+    auto part = comm.split(comm.rank(), 0);
+    expect(part.ok(), part.status().to_string());
+    Communicator same = shrink_to(**part, {0});
+    use(same);
+    expect_ok(comm.barrier(), "barrier");
+    if (comm.rank() == 0) return;
+    Communicator alone = shrink_to(comm, {1});
+    Communicator again = shrink_to(alone, {0});
+    use(again);
+  }));
+}
+
 TEST_CASE("a rank that has destroyed its communicator, or leaves it alone, is left out") {
   for (const How how : kHows) {
     const TempDirectory directory;

@@ -177,8 +177,11 @@ TEST_CASE("a part's name is what its errors and logs begin with; without one the
       const std::scoped_lock lock(logged_mutex);
       logged.emplace_back(line);
     });
+    std::string long_name = "x", whole = "x";
+    for (int i = 0; i < 59; ++i) long_name += "\u00e4";
+    for (int i = 0; i < 29; ++i) whole += "\u00e4";  // of 60 bytes
     const std::vector<std::pair<std::string, std::string>> names = {
-        {"rows", "rows"}, {"", "world/color 4, split 2"}, {"a\tb", "a?b"}};
+        {"rows", "rows"}, {"", "world/color 4, split 2"}, {"a\tb", "a?b"}, {long_name, whole}};
     for (const auto& [name, shown] : names) {
       auto part = comm.split(comm.rank() == 1 ? Communicator::kNoColor : 4, 0, name);
       expect(part.ok(), part.status().to_string());
@@ -226,6 +229,12 @@ TEST_CASE("a rank that waits in a split, or calls something else meanwhile, is t
         }
       },
       config));
+  require_all_ok(run_world(How::kForks, 2, [](Communicator& comm) {
+    const Status status = comm.rank() == 0 ? comm.duplicate().status() : comm.split(0, 0).status();
+    expect(status.code() == Code::kMismatch, status.to_string());
+    expect(status.message().find("called duplicate") != std::string::npos, status.to_string());
+    expect(status.message().find("called split") != std::string::npos, status.to_string());
+  }));
   require_all_ok(run_world(How::kForks, 2, [](Communicator& comm) {
     std::vector<int32_t> all(6);
     // As split's own exchange is.

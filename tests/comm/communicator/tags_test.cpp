@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <random>
 
 #include "tests/comm/communicator/await.hpp"
@@ -555,6 +556,24 @@ TEST_CASE("what was sent before its sender left is received; then nobody is left
         status.message().find("all other ranks left the communicator while rank 0 is in "
                               "recv(int32, count 1, any tag) from any rank") != std::string::npos,
         status.to_string());
+  }));
+}
+
+TEST_CASE("a recv from any rank that fails does not blame a rank that has left", "[one_host]") {
+  require_all_ok(run_world(How::kThreads, 3, [](Communicator& comm) {
+    std::optional<Communicator> same = std::move(*comm.duplicate());
+    expect_ok(same->barrier(), "barrier");
+    if (comm.rank() == 0) same.reset();
+    expect_ok(comm.barrier(), "rank 0 has left");
+    if (comm.rank() == 1) {
+      float value;
+      const Status status = same->recv(&value, 1, DataType::kFloat32, kAnySource, kAnyTag, nullptr,
+                                       {.timeout = std::chrono::milliseconds{300}});
+      expect(status.code() == Code::kTimeout, status.to_string());
+      expect(status.message().find("waits for any rank: 2: rank 2 (pid ") != std::string::npos,
+             status.to_string());
+    }
+    expect_ok(comm.barrier(), "end");
   }));
 }
 

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/base/printable.hpp"
 #include "tests/harness/catch.hpp"
 
 namespace rondo::board {
@@ -107,6 +108,35 @@ TEST_CASE("the first error wins, and everybody reads it") {
   CHECK(second.message() == "first");
   CHECK(second.code() == Code::kMismatch);
   CHECK(c.error().message() == "first");
+}
+
+TEST_CASE("an error has no control characters, and is cut between characters") {
+  for (const size_t before : {0, 1}) {
+    Memory memory(2);
+    const Board a(memory.base, 2, 0), b(memory.base, 2, 1);
+    std::string text = "a\n\x1b[31m\x7f" + std::string(before, 'x');
+    const std::string shown = "a??[31m?" + std::string(before, 'x');
+    for (int i = 0; i < 1000; ++i) text += "\u00e4";
+    (void)a.raise({Code::kMismatch, text});
+    const std::string read = b.error().message();
+    CHECK(read.starts_with(shown + "\u00e4"));
+    CHECK(read.ends_with("\u00e4"));
+    CHECK((read.size() - shown.size()) % 2 == 0);
+    CHECK(read.size() > 1000);
+    CHECK(a.error().message() == read);
+  }
+}
+
+TEST_CASE("a text is cut between its characters, and bytes that are none anywhere") {
+  using base::whole_characters;
+  CHECK(whole_characters("abc", 3) == "abc");
+  CHECK(whole_characters("abc", 2) == "ab");
+  CHECK(whole_characters("\u00e4", 0).empty());
+  CHECK(whole_characters("\u00e4", 1).empty());
+  CHECK(whole_characters("a\u20acb", 3) == "a");
+  CHECK(whole_characters("a\u20acb", 4) == "a\u20ac");
+  CHECK(whole_characters("a\U0001f600b", 4) == "a");
+  CHECK(whole_characters(std::string(9, '\x80'), 6).size() == 6);
 }
 
 TEST_CASE("a finder that dies while it writes its error hides none and delays nobody") {

@@ -1,4 +1,6 @@
 // Link profiles as files, and their fit to timings.
+#include <sys/stat.h>
+
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -224,6 +226,9 @@ TEST_CASE("what is no JSON, no file, or too much is refused") {
   CHECK(read_profile("/no/such/file").status().code() == Code::kSystem);
   CHECK_FALSE(read_profile("/").ok());
   testing::TempDirectory directory;
+  const std::string fifo = directory.path() + "/fifo";
+  REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
+  CHECK_THAT(read_profile(fifo).status().message(), says("no regular file"));
   const std::string path = directory.path() + "/links.json";
   std::ofstream(path) << std::string(kMaxProfileBytes + 1, ' ');
   CHECK_THAT(read_profile(path).status().message(), says("more than"));
