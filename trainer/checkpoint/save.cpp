@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <utility>
 
 #include "trainer/checkpoint/checkpoint.hpp"
@@ -82,8 +81,6 @@ Status save_shards(const TrainOptions& options, Communicator& communicator,
 }  // namespace
 
 Status try_outputs(const TrainOptions& options) {
-  namespace fs = std::filesystem;
-  std::error_code error;
   if (!options.checkpoint_dir.empty()) {
     if (!options.resume && has_checkpoint(options.checkpoint_dir)) {
       return Status(
@@ -98,10 +95,8 @@ Status try_outputs(const TrainOptions& options) {
     }
   }
   if (options.save_weights.empty()) return {};
-  const fs::path folder = fs::absolute(options.save_weights, error).parent_path();
-  if (access(folder.c_str(), W_OK | X_OK) == 0) return {};
-  return Status(Code::kSystem, "cannot write --save-weights '" + options.save_weights +
-                                   "': " + std::strerror(errno));
+  const Status weights = try_replace(options.save_weights);
+  return weights.ok() ? weights : Status(weights.code(), "--save-weights: " + weights.message());
 }
 
 std::vector<CheckpointBucket> buckets_of(const DistributedDataParallel& ddp,
