@@ -143,6 +143,9 @@ TEST_CASE("options: bad values are refused by name and value") {
                                                      {"--optimizer", "lion"},
                                                      {"--model", "llama"},
                                                      {"--seed", "-1"},
+                                                     {"--seed", "9223372036854775808"},
+                                                     {"--warmup", "18446744073709551616"},
+                                                     {"--log-every", "-99999999999999999999"},
                                                      {"--bucket-cap-mb", "-1"},
                                                      {"--bucket-cap-mb", "-inf"},
                                                      {"--bucket-cap-mb", "automatic"},
@@ -169,6 +172,7 @@ TEST_CASE("options: bad values are refused by name and value") {
       parse({"--algorithm", "copy-engine"}).complaint.find("does no all_reduce: use auto|ring|") !=
       std::string::npos);
   CHECK(parse({"--help"}).parsed.exit_code == 0);
+  CHECK(parse({"--seed", "9223372036854775807"}).parsed.options->seed == 9223372036854775807);
 }
 
 TEST_CASE("options: what a model does not say is its own") {

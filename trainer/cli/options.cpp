@@ -2,7 +2,9 @@
 #include "trainer/cli/options.hpp"
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cmath>
+#include <cstdlib>
 #include <iostream>
 #include <limits>
 #include <map>
@@ -115,7 +117,18 @@ CLI::Validator device_names() {
 constexpr uint64_t kMany = 1'000'000'000'000;
 
 // Signed, because as an unsigned number -1 would be accepted as a large one.
-CLI::Range not_negative() { return {int64_t{0}, std::numeric_limits<int64_t>::max()}; }
+CLI::Validator not_negative() {
+  constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
+  const CLI::Range range{int64_t{0}, kLargest};
+  return CLI::Validator(
+      [range](std::string& text) -> std::string {
+        errno = 0;
+        (void)std::strtoll(text.c_str(), nullptr, 0);  // CLI11 takes what it clamps to
+        if (errno != ERANGE) return range(text);
+        return "Value " + text + " not in range 0 to " + std::to_string(kLargest);
+      },
+      range.get_description());
+}
 
 void add_model(CLI::App& app, TrainOptions& o) {
   app.add_option("--model", o.model, "What to train")->check(choice({"mlp", "cnn", "gpt"}, {}));
