@@ -1,12 +1,15 @@
 // The command line: defaults, bounds, and messages that hold the offending value.
 #include "trainer/cli/options.hpp"
 
+#include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <vector>
 
 #include "tests/harness/catch.hpp"
+#include "tests/harness/rank_group.hpp"
 #include "trainer/report/report.hpp"
 
 using namespace rondo::trainer;
@@ -232,7 +235,9 @@ TEST_CASE("options: flags that do not go together are refused, both named") {
       {"--data", "x{rank}", "--elastic"},
       {"--elastic", "--zero", "1"},
       {"--json", "x", "--trace", "x"},
+      {"--json", "x", "--trace", "./none/../x"},
       {"--trace", "x", "--save-weights", "x"},
+      {"--model", "gpt", "--save-weights", "x", "--checkpoint-dir", "./x"},
       {"--checkpoint-every", "2"}};
   for (const auto& words : bad) {
     const Attempt attempt = parse(words);
@@ -261,6 +266,17 @@ TEST_CASE("options: - is no name of a file, as stdout has lines already") {
     CHECK(attempt.parsed.exit_code == 2);
     CHECK(attempt.complaint.find(std::string(flag) + ": - is not a file") != std::string::npos);
   }
+}
+
+TEST_CASE("options: two names of one file are refused, also of one that a symlink will make") {
+  const rondo::testing::TempDirectory folder;
+  const std::string file = folder.path() + "/file", link = folder.path() + "/link";
+  std::filesystem::create_symlink("file", link);
+  CHECK(!parse({"--json", file.c_str(), "--trace", link.c_str()}).parsed.options);
+  std::ofstream(file) << "there";
+  CHECK(!parse({"--json", file.c_str(), "--trace", link.c_str()}).parsed.options);
+  CHECK(parse({"--json", file.c_str(), "--trace", (file + "2").c_str()}).parsed.options);
+  CHECK(parse({"--json", "/dev/null", "--trace", "/dev/null"}).parsed.options);
 }
 
 TEST_CASE("options: a default, given, is not refused") {

@@ -5,9 +5,11 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <limits>
 #include <map>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -15,6 +17,7 @@
 #include "comm/base/flush_stdout.hpp"
 #include "comm/base/limits.hpp"
 #include "rondo/rondo.h"
+#include "trainer/files/disk.hpp"
 #include "trainer/models/gpt.hpp"
 #include "trainer/models/mlp.hpp"
 
@@ -455,6 +458,26 @@ bool differs_from_default(const CLI::Option& option) {
   return given != option.get_default_str();
 }
 
+/// Why two flags that name the same file do not go together; empty: none do.
+std::string shared_output(const TrainOptions& o) {
+  std::map<std::filesystem::path, std::string> files;  // and the flag that names each
+  for (const auto& [flag, path] : {std::pair{"--json", o.json},
+                                   {"--trace", o.trace},
+                                   {"--save-weights", o.save_weights},
+                                   {"--checkpoint-dir", o.checkpoint_dir}}) {
+    if (path.empty() || path == "/dev/null") continue;
+    std::error_code unreadable;
+    const std::filesystem::path file = std::filesystem::weakly_canonical(
+        std::filesystem::absolute(file_behind(path), unreadable), unreadable);
+    if (unreadable) continue;  // whoever writes it says so
+    const auto [same, is_new] = files.emplace(file, flag);
+    if (is_new) continue;
+    return "'" + path + "' is named by " + same->second + " and by " + flag +
+           ": give each a file of its own";
+  }
+  return {};
+}
+
 /// Why these flags do not go together; empty: they do.
 std::string contradiction(const CLI::App& app, const TrainOptions& o) {
   const bool gpt = o.model == "gpt", cnn = o.model == "cnn", mlp = o.model == "mlp";
@@ -488,15 +511,8 @@ std::string contradiction(const CLI::App& app, const TrainOptions& o) {
     return "--scaling runs several times: leave out --ranks, --checkpoint-dir, --resume, "
            "--save-weights and --trace";
   }
-  std::map<std::string, std::string> files;  // and the flag that names each
-  for (const auto& [flag, file] :
-       {std::pair{"--json", o.json}, {"--trace", o.trace}, {"--save-weights", o.save_weights}}) {
-    if (file.empty() || file == "/dev/null") continue;
-    const auto [same, is_new] = files.emplace(file, flag);
-    if (!is_new)
-      return "'" + file + "' is named by " + same->second + " and by " + flag +
-             ": give each a file of its own";
-  }
+  const std::string shared = shared_output(o);
+  if (!shared.empty()) return shared;
   if (o.elastic && o.zero == 1 && o.checkpoint_dir.empty()) {
     return "--elastic with --zero 1 needs --checkpoint-dir: with a rank its shard of the "
            "optimizer's state is lost, so the others go on from the last checkpoint";
