@@ -458,18 +458,30 @@ bool differs_from_default(const CLI::Option& option) {
   return given != option.get_default_str();
 }
 
-/// Why two flags that name the same file do not go together; empty: none do.
+/// The file, all symlinks followed; empty where a folder of its path cannot be read.
+std::filesystem::path canonical(const std::string& path) {
+  std::error_code error;
+  std::filesystem::path file =
+      std::filesystem::weakly_canonical(std::filesystem::absolute(file_behind(path), error), error);
+  return error ? std::filesystem::path() : file;
+}
+
+/// Why two flags that name the same file do not go together, or one and stdout; empty: none do.
 std::string shared_output(const TrainOptions& o) {
   std::map<std::filesystem::path, std::string> files;  // and the flag that names each
+  const std::filesystem::path out = canonical("/proc/self/fd/1");
   for (const auto& [flag, path] : {std::pair{"--json", o.json},
                                    {"--trace", o.trace},
                                    {"--save-weights", o.save_weights},
                                    {"--checkpoint-dir", o.checkpoint_dir}}) {
     if (path.empty() || path == "/dev/null") continue;
-    std::error_code unreadable;
-    const std::filesystem::path file = std::filesystem::weakly_canonical(
-        std::filesystem::absolute(file_behind(path), unreadable), unreadable);
-    if (unreadable) continue;  // whoever writes it says so
+    const std::filesystem::path file = canonical(path);
+    if (file.empty()) continue;  // whoever writes it says so
+    // /dev/stdout is each rank's own, and what is written there follows the lines.
+    const bool is_own = path.starts_with("/dev/") || path.starts_with("/proc/");
+    if (file == out && (!is_own || path == o.save_weights)) {
+      return std::string(flag) + " '" + path + "' is where stdout goes, too: name another file";
+    }
     const auto [same, is_new] = files.emplace(file, flag);
     if (is_new) continue;
     return "'" + path + "' is named by " + same->second + " and by " + flag +
