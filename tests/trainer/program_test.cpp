@@ -374,7 +374,7 @@ TEST_CASE("--json and --trace go to stdout beside its lines, be it a pipe or a f
   }
   const std::string pipe = place.file("pipe");
   REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
-  for (const char* flag : {"--json '", "--trace '"}) {
+  for (const char* flag : {"--json '", "--trace '", "--scaling 1 --json '"}) {
     const ProgramResult waits = shell(flag + pipe + "'", "");
     INFO(flag << waits.err);
     CHECK(!waits.timed_out);

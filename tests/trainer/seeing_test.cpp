@@ -369,8 +369,16 @@ TEST_CASE("--scaling refuses what it cannot run") {
   refused({"--scaling", "1,2", "--ranks", "2"}, "leave out --ranks");
   refused({"--scaling", "1,2", "--trace", "t"}, "--trace");
   refused({"--scaling", "1,4", "--strong", "--batch", "6"}, "4 ranks cannot share --batch 6");
+  const ProgramResult unwritable =
+      place.run({"--scaling", "1,2", "--json", place.file("no/folder")});
+  CHECK(unwritable.exit_code != 0);
+  CHECK(unwritable.err.find("cannot write --json") != std::string::npos);
+  CHECK(unwritable.err.find("batch") == std::string::npos);  // nothing was run
   // A run's own complaint is heard.
-  const ProgramResult failed = place.run({"--scaling", "1,2", "--data", place.file("nowhere")});
+  const ProgramResult failed = place.run(
+      {"--scaling", "1,2", "--data", place.file("nowhere"), "--json", place.file("failed")});
+  CHECK(place.read_json("failed")["error"].get<std::string>().find("a run of --scaling failed") !=
+        std::string::npos);
   CHECK(failed.exit_code != 0);
   CHECK(failed.err.find("nowhere") != std::string::npos);
   CHECK(failed.out.empty());
