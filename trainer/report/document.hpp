@@ -31,7 +31,9 @@ class Document {
 
   void add_step(const Json& step);
   void add_validation(const Json& record);
-  /// Replaces the error by `key` and `value`. The first failure of any call.
+  /// The first failure of any call.
+  const Status& failure() const { return failure_; }
+  /// Replaces the error by `key` and `value`. Returns failure(), after which only an "error" can end it.
   Status end(const std::string& key, const Json& value);
 
  private:
