@@ -302,7 +302,7 @@ TEST_CASE("elastic: rank 0 dies while it saves a checkpoint, another saves it ag
       names.push_back(entry.path().filename());
     }
     std::sort(names.begin(), names.end());
-    CHECK(names == Words{"latest", "step-00000002", "step-00000004"});
+    CHECK(names == Words{".lock", "latest", "step-00000002", "step-00000004"});
     CHECK(read_text(folder + "/latest") == "step-00000004\n");
   }
   CHECK(deaths >= 6);

@@ -1,12 +1,15 @@
 // The command line: defaults, bounds, and messages that hold the offending value.
 #include "trainer/cli/options.hpp"
 
+#include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <vector>
 
 #include "tests/harness/catch.hpp"
+#include "tests/harness/rank_group.hpp"
 #include "trainer/report/report.hpp"
 
 using namespace rondo::trainer;
@@ -145,6 +148,9 @@ TEST_CASE("options: bad values are refused by name and value") {
                                                      {"--optimizer", "lion"},
                                                      {"--model", "llama"},
                                                      {"--seed", "-1"},
+                                                     {"--seed", "9223372036854775808"},
+                                                     {"--warmup", "18446744073709551616"},
+                                                     {"--log-every", "-99999999999999999999"},
                                                      {"--bucket-cap-mb", "-1"},
                                                      {"--bucket-cap-mb", "-inf"},
                                                      {"--bucket-cap-mb", "automatic"},
@@ -171,6 +177,7 @@ TEST_CASE("options: bad values are refused by name and value") {
             .complaint.find("cannot do all of a run's all-reduces: use auto|ring|") !=
         std::string::npos);
   CHECK(parse({"--help"}).parsed.exit_code == 0);
+  CHECK(parse({"--seed", "9223372036854775807"}).parsed.options->seed == 9223372036854775807);
 }
 
 TEST_CASE("options: what a model does not say is its own") {
@@ -231,7 +238,9 @@ TEST_CASE("options: flags that do not go together are refused, both named") {
       {"--data", "x{rank}", "--elastic"},
       {"--elastic", "--zero", "1"},
       {"--json", "x", "--trace", "x"},
+      {"--json", "x", "--trace", "./none/../x"},
       {"--trace", "x", "--save-weights", "x"},
+      {"--model", "gpt", "--save-weights", "x", "--checkpoint-dir", "./x"},
       {"--checkpoint-every", "2"}};
   for (const auto& words : bad) {
     const Attempt attempt = parse(words);
@@ -260,6 +269,17 @@ TEST_CASE("options: - is no name of a file, as stdout has lines already") {
     CHECK(attempt.parsed.exit_code == 2);
     CHECK(attempt.complaint.find(std::string(flag) + ": - is not a file") != std::string::npos);
   }
+}
+
+TEST_CASE("options: two names of one file are refused, also of one that a symlink will make") {
+  const rondo::testing::TempDirectory folder;
+  const std::string file = folder.path() + "/file", link = folder.path() + "/link";
+  std::filesystem::create_symlink("file", link);
+  CHECK(!parse({"--json", file.c_str(), "--trace", link.c_str()}).parsed.options);
+  std::ofstream(file) << "there";
+  CHECK(!parse({"--json", file.c_str(), "--trace", link.c_str()}).parsed.options);
+  CHECK(parse({"--json", file.c_str(), "--trace", (file + "2").c_str()}).parsed.options);
+  CHECK(parse({"--json", "/dev/null", "--trace", "/dev/null"}).parsed.options);
 }
 
 TEST_CASE("options: a default, given, is not refused") {

@@ -1,6 +1,7 @@
 // rondo-train as a program, with ranks as processes: N ranks follow one, runs repeat bit for bit,
 // communication starts during backward, and whatever is wrong ends every rank with a reason.
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <filesystem>
@@ -338,6 +339,47 @@ TEST_CASE("--json keeps the steps of a run that something outside has ended") {
     await_step(file, 3);
     kill(std::stoi(read_text(place.file("pid"))), SIGKILL);
   }));
+}
+
+TEST_CASE("--json and --trace go to stdout beside its lines, be it a pipe or a file") {
+  const Workplace place;
+  const auto shell = [&](const std::string& flags, const std::string& rest) {
+    return run_program(
+        {"sh", "-c",
+         "'" RONDO_TRAIN "' --width 16 --steps 2 --data '" + place.data() + "' " + flags + rest},
+        kNoLauncher, std::chrono::seconds{120});
+  };
+  const std::string file = place.file("out");
+  for (const char* ranks : {"", "--ranks 2 "}) {
+    for (const char* flag : {"--json /dev/stdout", "--trace /dev/stdout"}) {
+      INFO(ranks << flag);
+      const ProgramResult result = shell(ranks + std::string(flag), " | cat >'" + file + "'");
+      const std::string piped = read_text(file);
+      REQUIRE(shell(ranks + std::string(flag), " >'" + file + "'").exit_code == 0);
+      for (const std::string& text : {piped, read_text(file)}) {
+        INFO(text << result.err);
+        // Two steps, and then the document before or after the summary.
+        const size_t steps_end = text.find('\n', text.find('\n') + 1) + 1;
+        const size_t summary = text.find("{\"summary\"");
+        REQUIRE(summary >= steps_end);
+        const size_t summary_end = text.find('\n', summary) + 1;
+        CHECK(json::parse(text.substr(summary, summary_end - summary)).contains("summary"));
+        const json document =
+            json::parse(text.substr(steps_end, summary - steps_end) + text.substr(summary_end));
+        CHECK(document.contains(flag[2] == 'j' ? "summary" : "traceEvents"));
+      }
+    }
+    const std::string same = ranks + ("--json '" + file + "'");
+    CHECK(shell(same, " >'" + file + "'").err.find("is where stdout goes") != std::string::npos);
+  }
+  const std::string pipe = place.file("pipe");
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  for (const char* flag : {"--json '", "--trace '", "--scaling 1 --json '"}) {
+    const ProgramResult waits = shell(flag + pipe + "'", "");
+    INFO(flag << waits.err);
+    CHECK(!waits.timed_out);
+    CHECK(waits.err.find("nobody reads") != std::string::npos);
+  }
 }
 
 TEST_CASE("a bar is drawn on a terminal, through the launcher too, and nowhere else") {

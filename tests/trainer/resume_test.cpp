@@ -1,7 +1,10 @@
 // rondo-train --resume, with ranks as processes: the same bits as without interruption, another
 // number of ranks, and files that are another run's.
+#include <signal.h>
+
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "tests/harness/sanitized.hpp"
 #include "tests/trainer/training_rig.hpp"
@@ -297,6 +300,31 @@ TEST_CASE("resume: another run's checkpoint is refused, with what differs") {
   // A damaged file is named.
   std::filesystem::resize_file(folder + "/step-00000002/model.safetensors", 100);
   refused(common + Words{"--steps", "4", "--resume"}, "model.safetensors");
+}
+
+TEST_CASE("resume: a folder is one run's until that has ended, however it ends") {
+  const Workplace place;
+  const std::string folder = place.file("ckpt");
+  const Words common = kNano + Words{"--data", place.data(), "--checkpoint-dir", folder};
+  const ProgramResult first = rondo::testing::run_program(
+      Words{RONDO_TRAIN, "--steps", "1000000", "--checkpoint-every", "1"} + common, kNoLauncher,
+      std::chrono::seconds{120}, [&](pid_t pid) {
+        while (!std::filesystem::exists(folder + "/latest")) std::this_thread::yield();
+        for (const Words& flags : {Words{}, Words{"--resume"}, Words{"--elastic"}}) {
+          const ProgramResult second = run(common + Words{"--steps", "1"} + flags);
+          INFO(second.err);
+          CHECK(second.exit_code != 0);
+          CHECK(second.err.find("another run saves checkpoints into '" + folder + "'") !=
+                std::string::npos);
+          CHECK(second.err.find("process " + std::to_string(pid) + " on ") != std::string::npos);
+        }
+        kill(pid, SIGKILL);
+      });
+  INFO(first.err);
+  CHECK(!first.timed_out);
+  const ProgramResult rest = run(common + Words{"--steps", "1", "--resume"});
+  INFO(rest.err);
+  CHECK(rest.exit_code == 0);
 }
 
 TEST_CASE("resume: weights of a file are where a run without checkpoint begins") {

@@ -1,11 +1,17 @@
 // What rondo-train shows of a run, as a program with ranks as processes: the trace of all ranks,
 // the summary's account of the time, control steps that leave no mark, --scaling, and the bar.
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <vector>
 
 #include "tests/harness/catch.hpp"
@@ -354,6 +360,27 @@ TEST_CASE("--scaling runs each number of ranks, and says where they share cores"
   for (const json& row : fixed["scaling"]) CHECK(row["global_batch"] == 4);
 }
 
+TEST_CASE("--json on a disk that is full ends the run, in the step in which that is known") {
+  const Workplace place;
+  const std::string file = place.file("json");
+  const std::string command = "trap '' XFSZ; exec '" RONDO_TRAIN
+                              "' --width 16 --steps 1000000 --log-every 0 --json '" +
+                              file + "'";
+  const ProgramResult result =
+      run_program({"sh", "-c", command}, kNoLauncher, std::chrono::seconds{120}, [&](pid_t pid) {
+        std::error_code none;
+        while (std::filesystem::file_size(file, none) < 10'000 || none) std::this_thread::yield();
+        const rlimit limit{1'000'000, 1'000'000};  // of a file: it fails as on such a disk
+        prlimit(pid, RLIMIT_FSIZE, &limit, nullptr);
+      });
+  INFO(result.err);
+  CHECK(result.exit_code == 1);
+  CHECK(result.err.find("cannot write --json") != std::string::npos);
+  const json document = place.read_json("json");
+  CHECK(document["steps"].size() >= 100);
+  CHECK(document["error"].get<std::string>().find("cannot write --json") != std::string::npos);
+}
+
 TEST_CASE("--scaling refuses what it cannot run") {
   const Workplace place;
   const auto refused = [&](const Words& words, const std::string& why) {
@@ -369,8 +396,16 @@ TEST_CASE("--scaling refuses what it cannot run") {
   refused({"--scaling", "1,2", "--ranks", "2"}, "leave out --ranks");
   refused({"--scaling", "1,2", "--trace", "t"}, "--trace");
   refused({"--scaling", "1,4", "--strong", "--batch", "6"}, "4 ranks cannot share --batch 6");
+  const ProgramResult unwritable =
+      place.run({"--scaling", "1,2", "--json", place.file("no/folder")});
+  CHECK(unwritable.exit_code != 0);
+  CHECK(unwritable.err.find("cannot write --json") != std::string::npos);
+  CHECK(unwritable.err.find("batch") == std::string::npos);  // nothing was run
   // A run's own complaint is heard.
-  const ProgramResult failed = place.run({"--scaling", "1,2", "--data", place.file("nowhere")});
+  const ProgramResult failed = place.run(
+      {"--scaling", "1,2", "--data", place.file("nowhere"), "--json", place.file("failed")});
+  CHECK(place.read_json("failed")["error"].get<std::string>().find("a run of --scaling failed") !=
+        std::string::npos);
   CHECK(failed.exit_code != 0);
   CHECK(failed.err.find("nowhere") != std::string::npos);
   CHECK(failed.out.empty());

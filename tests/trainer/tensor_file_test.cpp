@@ -2,6 +2,8 @@
 // while it writes one, is found out.
 #include "trainer/files/tensor_file.hpp"
 
+#include <sys/stat.h>
+
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -328,6 +330,34 @@ TEST_CASE("tensor file: what cannot be written is refused, and the old file stay
   fs::create_directory(folder.path() + "/taken");
   CHECK(write_tensor_file(folder.path() + "/taken", good, {}).code() == Code::kSystem);
   CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 2);
+}
+
+TEST_CASE("tensor file: a symlink stays, its target is replaced; what is no file stays") {
+  const TempDirectory folder;
+  const std::string target = folder.path() + "/in/target", link = folder.path() + "/link";
+  fs::create_directory(folder.path() + "/in");
+  fs::create_symlink("in/target", folder.path() + "/second");
+  fs::create_symlink(folder.path() + "/second", link);
+  std::vector<Owned> tensors = small_tensors();
+  const std::vector<TensorView> views = views_of(tensors);
+  for (const char* what : {"a target that is not there yet", "one that is"}) {
+    INFO(what);
+    REQUIRE(write_tensor_file(link, views, {}).ok());
+    CHECK(fs::is_symlink(link));
+    check_same(TensorFile::open(target).value(), views);
+  }
+
+  const std::string pipe = folder.path() + "/pipe";
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  fs::create_symlink("pipe", folder.path() + "/to_pipe");
+  fs::create_symlink("loop", folder.path() + "/loop");
+  for (const char* name : {"/pipe", "/to_pipe", "/loop", "/in", "/in/", "/none/", "/in/target/x"}) {
+    INFO(name);
+    CHECK(try_replace(folder.path() + name).code() == Code::kSystem);
+    CHECK(write_tensor_file(folder.path() + name, views, {}).code() == Code::kSystem);
+  }
+  CHECK(fs::is_fifo(pipe));
+  CHECK(try_replace(link).ok());
 }
 
 TEST_CASE("tensor file: a writer that dies at any byte or before any change leaves the old file") {

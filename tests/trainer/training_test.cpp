@@ -1,9 +1,12 @@
 // What rondo-train promises beyond one model and one kind of data, with ranks as processes: every
 // model and precision, uneven inputs, skipped layers, validation, and what each flag does. Resuming
 // is in resume_test.cpp.
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 
 #include "tests/harness/sanitized.hpp"
@@ -447,5 +450,10 @@ TEST_CASE("what is to be written at the end is tried before the work") {
   };
   refused({"--checkpoint-dir", "/proc/none"}, "/proc/none");
   refused({"--save-weights", place.file("no/folder/x")}, "no/folder/x");
+  std::filesystem::create_directory(place.file("taken"));
+  refused({"--save-weights", place.file("taken")}, "taken' cannot be written: it is a folder");
+  const std::string pipe = place.file("pipe");
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  refused({"--save-weights", pipe}, "pipe' cannot be written: it is no regular file");
   refused({"--weights", place.file("none")}, "none");
 }

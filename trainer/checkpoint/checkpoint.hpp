@@ -1,6 +1,6 @@
 // A training run's state on disk, so that it can go on exactly where it was. What one rank does:
 // who that is, and what the others do meanwhile, is the caller's. A folder of checkpoints is one
-// run's; two that save into the same folder at once are not supported.
+// run's; that no second saves into it at the same time is folder_lock.hpp's.
 //
 //   DIR/latest                             "step-00000012\n", replaced last
 //   DIR/step-00000012/model.safetensors
@@ -8,6 +8,7 @@
 //                     optimizer-0.safetensors    one for each: to optimizer-(N-1).safetensors
 //                     state.json
 //   DIR/.step-00000014.tmp.4711/           one that is being written, or was when its writer died
+//   DIR/.lock                              held by the process that saves, which it names
 //
 // All tensor files carry the hash of state.json in their metadata, and a checksum of their own:
 // flipped bits are found, and files of different checkpoints are not taken together.

@@ -21,8 +21,9 @@ struct TrainingProgress {
   std::vector<uint64_t> buffers;  // see rank_buffers.hpp: set them after Weights::replicate()
 };
 
-/// Before the work: kSystem or kInvalidArgument when what the options want to be written at the end
-/// could not be, or would replace another run's checkpoints. Changes no file.
+/// Before the work, on rank 0: an error when what the options want to be written at the end could
+/// not be, would replace another run's checkpoints, or would lie among those of a run under way. Makes
+/// the folder of checkpoints, and holds it from here on: folder_lock.hpp.
 Status try_outputs(const TrainOptions& options);
 
 /// What decides the last bits of sums over ranks: the pieces and the algorithm of each bucket.

@@ -10,6 +10,7 @@
 #include "trainer/base/buffer.hpp"
 #include "trainer/checkpoint/checkpoint.hpp"
 #include "trainer/checkpoint/checkpointing.hpp"
+#include "trainer/checkpoint/folder_lock.hpp"
 #include "trainer/checkpoint/optimizer_files.hpp"
 #include "trainer/checkpoint/rank_buffers.hpp"
 #include "trainer/files/tensor_views.hpp"
@@ -220,6 +221,8 @@ Result<TrainingProgress> restore(const TrainOptions& options, Communicator& comm
   std::vector<uint64_t> positions, buffers;
   std::optional<Source> source;  // rank 0's
   if (communicator.rank() == 0) {
+    // Already here: what a run under way saves after this would be lost. See try_outputs() for others.
+    if (!options.elastic) RONDO_TRY(lock_folder(options.checkpoint_dir));
     if (has_checkpoint(options.checkpoint_dir)) {
       source = RONDO_TRY(open_source(options, data, weights));
       RONDO_TRY(read_state(options, communicator, source->files, weights, r, positions));

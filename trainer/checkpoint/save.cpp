@@ -4,12 +4,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
-#include <filesystem>
 #include <utility>
 
 #include "trainer/checkpoint/checkpoint.hpp"
 #include "trainer/checkpoint/checkpointing.hpp"
+#include "trainer/checkpoint/folder_lock.hpp"
 #include "trainer/checkpoint/optimizer_files.hpp"
 #include "trainer/checkpoint/rank_buffers.hpp"
 #include "trainer/files/disk.hpp"
@@ -82,26 +83,24 @@ Status save_shards(const TrainOptions& options, Communicator& communicator,
 }  // namespace
 
 Status try_outputs(const TrainOptions& options) {
-  namespace fs = std::filesystem;
-  std::error_code error;
   if (!options.checkpoint_dir.empty()) {
+    RONDO_TRY(create_folder(options.checkpoint_dir));
+    if (access(options.checkpoint_dir.c_str(), W_OK | X_OK) != 0) {
+      return Status(Code::kSystem, "cannot write into --checkpoint-dir '" + options.checkpoint_dir +
+                                       "': " + std::strerror(errno));
+    }
+    // With --elastic a rank that held it may be dying.
+    RONDO_TRY(lock_folder(options.checkpoint_dir, std::chrono::seconds(options.elastic ? 2 : 0)));
     if (!options.resume && has_checkpoint(options.checkpoint_dir)) {
       return Status(
           Code::kInvalidArgument,
           "--checkpoint-dir '" + options.checkpoint_dir +
               "' holds checkpoints already: add --resume to go on, or name another folder");
     }
-    RONDO_TRY(create_folder(options.checkpoint_dir));
-    if (access(options.checkpoint_dir.c_str(), W_OK | X_OK) != 0) {
-      return Status(Code::kSystem, "cannot write into --checkpoint-dir '" + options.checkpoint_dir +
-                                       "': " + std::strerror(errno));
-    }
   }
   if (options.save_weights.empty()) return {};
-  const fs::path folder = fs::absolute(options.save_weights, error).parent_path();
-  if (access(folder.c_str(), W_OK | X_OK) == 0) return {};
-  return Status(Code::kSystem, "cannot write --save-weights '" + options.save_weights +
-                                   "': " + std::strerror(errno));
+  const Status weights = try_replace(options.save_weights);
+  return weights.ok() ? weights : Status(weights.code(), "--save-weights: " + weights.message());
 }
 
 std::vector<CheckpointBucket> buckets_of(const DistributedDataParallel& ddp,
@@ -164,6 +163,8 @@ Status checkpoint(const TrainOptions& options, Communicator& communicator,
   }
   if (!buffers.value().empty()) state.extra["buffers"] = buffers.value();
   if (weights.scaler()) state.scaler = weights.scaler()->state();
+  // In the place of a rank that has died (--elastic). One that lives, and was left out, may hold it.
+  (void)lock_folder(options.checkpoint_dir);
   if (sharded) return save_shards(options, communicator, state, weights);
   return save_checkpoint(options.checkpoint_dir, state, model_views(weights.ddp()),
                          optimizer_views(weights), options.checkpoint_keep);

@@ -2,10 +2,14 @@
 #include "trainer/cli/options.hpp"
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <limits>
 #include <map>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -13,6 +17,7 @@
 #include "comm/base/flush_stdout.hpp"
 #include "comm/base/limits.hpp"
 #include "rondo/rondo.h"
+#include "trainer/files/disk.hpp"
 #include "trainer/models/gpt.hpp"
 #include "trainer/models/mlp.hpp"
 
@@ -119,7 +124,18 @@ CLI::Validator device_names() {
 constexpr uint64_t kMany = 1'000'000'000'000;
 
 // Signed, because as an unsigned number -1 would be accepted as a large one.
-CLI::Range not_negative() { return {int64_t{0}, std::numeric_limits<int64_t>::max()}; }
+CLI::Validator not_negative() {
+  constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
+  const CLI::Range range{int64_t{0}, kLargest};
+  return CLI::Validator(
+      [range](std::string& text) -> std::string {
+        errno = 0;
+        (void)std::strtoll(text.c_str(), nullptr, 0);  // CLI11 takes what it clamps to
+        if (errno != ERANGE) return range(text);
+        return "Value " + text + " not in range 0 to " + std::to_string(kLargest);
+      },
+      range.get_description());
+}
 
 void add_model(CLI::App& app, TrainOptions& o) {
   app.add_option("--model", o.model, "What to train")->check(choice({"mlp", "cnn", "gpt"}, {}));
@@ -446,6 +462,38 @@ bool differs_from_default(const CLI::Option& option) {
   return given != option.get_default_str();
 }
 
+/// The file, all symlinks followed; empty where a folder of its path cannot be read.
+std::filesystem::path canonical(const std::string& path) {
+  std::error_code error;
+  std::filesystem::path file =
+      std::filesystem::weakly_canonical(std::filesystem::absolute(file_behind(path), error), error);
+  return error ? std::filesystem::path() : file;
+}
+
+/// Why two flags that name the same file do not go together, or one and stdout; empty: none do.
+std::string shared_output(const TrainOptions& o) {
+  std::map<std::filesystem::path, std::string> files;  // and the flag that names each
+  const std::filesystem::path out = canonical("/proc/self/fd/1");
+  for (const auto& [flag, path] : {std::pair{"--json", o.json},
+                                   {"--trace", o.trace},
+                                   {"--save-weights", o.save_weights},
+                                   {"--checkpoint-dir", o.checkpoint_dir}}) {
+    if (path.empty() || path == "/dev/null") continue;
+    const std::filesystem::path file = canonical(path);
+    if (file.empty()) continue;  // whoever writes it says so
+    // /dev/stdout is each rank's own, and what is written there follows the lines.
+    const bool is_own = path.starts_with("/dev/") || path.starts_with("/proc/");
+    if (file == out && (!is_own || path == o.save_weights)) {
+      return std::string(flag) + " '" + path + "' is where stdout goes, too: name another file";
+    }
+    const auto [same, is_new] = files.emplace(file, flag);
+    if (is_new) continue;
+    return "'" + path + "' is named by " + same->second + " and by " + flag +
+           ": give each a file of its own";
+  }
+  return {};
+}
+
 /// Why these flags do not go together; empty: they do.
 std::string contradiction(const CLI::App& app, const TrainOptions& o) {
   const bool gpt = o.model == "gpt", cnn = o.model == "cnn", mlp = o.model == "mlp";
@@ -479,15 +527,8 @@ std::string contradiction(const CLI::App& app, const TrainOptions& o) {
     return "--scaling runs several times: leave out --ranks, --checkpoint-dir, --resume, "
            "--save-weights and --trace";
   }
-  std::map<std::string, std::string> files;  // and the flag that names each
-  for (const auto& [flag, file] :
-       {std::pair{"--json", o.json}, {"--trace", o.trace}, {"--save-weights", o.save_weights}}) {
-    if (file.empty() || file == "/dev/null") continue;
-    const auto [same, is_new] = files.emplace(file, flag);
-    if (!is_new)
-      return "'" + file + "' is named by " + same->second + " and by " + flag +
-             ": give each a file of its own";
-  }
+  const std::string shared = shared_output(o);
+  if (!shared.empty()) return shared;
   if (o.ranks != 0 && o.min_ranks > o.ranks) {
     return "--min-ranks " + std::to_string(o.min_ranks) + " is more than --ranks " +
            std::to_string(o.ranks);

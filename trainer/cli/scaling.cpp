@@ -17,10 +17,12 @@
 #include "kernels/host/cpu_mask.hpp"
 #include "rondo/communicator.hpp"
 #include "trainer/cli/launch.hpp"
+#include "trainer/files/text_output.hpp"
 
 namespace rondo::trainer {
 namespace {
 
+namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 /// Flags that each run gets anew, or must not get, and how many words follow them.
@@ -39,12 +41,12 @@ uint64_t cores_here() {
 class Scratch {
  public:
   Scratch() {
-    std::string pattern = std::filesystem::temp_directory_path() / "rondo-scaling-XXXXXX";
+    std::string pattern = fs::temp_directory_path() / "rondo-scaling-XXXXXX";
     if (mkdtemp(pattern.data()) != nullptr) path_ = pattern;
   }
   ~Scratch() {
     std::error_code ignored;
-    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+    if (!path_.empty()) fs::remove_all(path_, ignored);
   }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
@@ -101,17 +103,21 @@ void print_table(const Json& rows) {
   }
 }
 
-Status write(const std::string& path, const Json& document) {
+/// As it is in --json.
+std::string file_text(const Json& document) {
+  return document.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+/// `output`: of --json; may be none.
+Status write(TextOutput& output, const Json& document) {
   const std::string text = document.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
   if (std::ferror(stdout) != 0) return Status(Code::kSystem, "cannot write results to stdout");
-  if (path.empty()) return {};
-  std::ofstream file(path);
-  file << document.dump(1, ' ', false, Json::error_handler_t::replace) << "\n";
-  file.close();
-  if (file) return {};
-  return Status(Code::kSystem, "cannot write --json '" + path + "': " + std::strerror(errno));
+  if (!output.is_open()) return {};
+  const std::string file = file_text(document);
+  RONDO_TRY(output.write(file));
+  return output.is_stream() ? Status() : output.cut(static_cast<off_t>(file.size()));
 }
 
 }  // namespace
@@ -188,21 +194,14 @@ Json scaling_rows(const std::vector<ScalingPoint>& points, uint64_t cores, uint6
   return rows;
 }
 
-Status run_scaling(const TrainOptions& options, char** argv) {
-  const std::optional<Place> place = RONDO_TRY(place_from_launcher());
-  if (place && place->world_size > 1) {
-    return Status(Code::kInvalidArgument,
-                  "--scaling starts the ranks itself: leave out the launcher");
-  }
-  const std::vector<uint64_t> ranks = scaling_ranks(options.scaling);
-  RONDO_TRY(check_scaling(options, ranks));
-  if (std::find(options.scaling.begin(), options.scaling.end(), 1) == options.scaling.end()) {
-    spdlog::info("--scaling: 1 rank is added, which the others are compared with");
-  }
+namespace {
+
+/// All runs, and what they come to.
+Result<Json> run_all(const TrainOptions& options, const std::vector<uint64_t>& ranks, char** argv) {
   const Scratch scratch;
   if (scratch.path().empty()) {
     return Status(Code::kSystem, std::string("cannot make a folder for results in ") +
-                                     std::filesystem::temp_directory_path().string());
+                                     fs::temp_directory_path().string());
   }
   std::vector<std::string> words;
   for (char** word = argv; *word != nullptr; ++word) words.emplace_back(*word);
@@ -228,8 +227,33 @@ Status run_scaling(const TrainOptions& options, char** argv) {
   config["cores"] = cores;
   const Json rows = scaling_rows(points, cores, static_cast<uint64_t>(options.threads));
   print_table(rows);
-  return write(options.json,
-               {{"program", "rondo-train"}, {"config", std::move(config)}, {"scaling", rows}});
+  return Json{{"program", "rondo-train"}, {"config", std::move(config)}, {"scaling", rows}};
+}
+
+}  // namespace
+
+Status run_scaling(const TrainOptions& options, char** argv) {
+  const std::optional<Place> place = RONDO_TRY(place_from_launcher());
+  if (place && place->world_size > 1) {
+    return Status(Code::kInvalidArgument,
+                  "--scaling starts the ranks itself: leave out the launcher");
+  }
+  const std::vector<uint64_t> ranks = scaling_ranks(options.scaling);
+  RONDO_TRY(check_scaling(options, ranks));
+  if (std::find(options.scaling.begin(), options.scaling.end(), 1) == options.scaling.end()) {
+    spdlog::info("--scaling: 1 rank is added, which the others are compared with");
+  }
+  TextOutput output;  // now, so that a bad path is known before the work
+  if (!options.json.empty()) output = RONDO_TRY(TextOutput::open("--json", options.json));
+  const Result<Json> document = run_all(options, ranks, argv);
+  if (document.ok()) return write(output, document.value());
+  std::error_code ignored;
+  if (output.is_stream() || (output.is_open() && fs::is_empty(options.json, ignored))) {
+    (void)output.write(file_text({{"program", "rondo-train"},
+                                  {"config", to_json(options)},
+                                  {"error", document.status().to_string()}}));
+  }
+  return document.status();
 }
 
 }  // namespace rondo::trainer

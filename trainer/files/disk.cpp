@@ -60,6 +60,16 @@ std::string folder_of(const std::string& path) {
   return folder.empty() ? "." : folder.native();
 }
 
+/// What is there and is no regular file must not be replaced by one: a device, a pipe.
+Status require_replaceable(const std::string& path) {
+  std::error_code error;
+  const fs::file_type type = fs::status(path, error).type();
+  if (type == fs::file_type::regular || type == fs::file_type::not_found) return {};
+  if (type == fs::file_type::none) return failure(path, "written", error.value());
+  const char* what = type == fs::file_type::directory ? "a folder" : "no regular file";
+  return Status(Code::kSystem, "'" + path + "' cannot be written: it is " + what);
+}
+
 Status rename_or_fail(const std::string& from, const std::string& to) {
   tell("rename", to);
   if (rename(from.c_str(), to.c_str()) == 0) return {};
@@ -79,14 +89,22 @@ Status write_file(const std::string& path, std::span<const DiskPiece> pieces) {
 }
 
 Status replace_file(const std::string& path, std::span<const DiskPiece> pieces) {
-  const std::string temporary = temporary_name(path);
+  RONDO_TRY(require_replaceable(path));
+  const std::string file = file_behind(path);
+  const std::string temporary = temporary_name(file);
   Status status = write_file(temporary, pieces);
-  if (status.ok()) status = rename_or_fail(temporary, path);
+  if (status.ok()) status = rename_or_fail(temporary, file);
   if (!status.ok()) {
     unlink(temporary.c_str());
     return status;
   }
-  return sync_folder(folder_of(path));
+  return sync_folder(folder_of(file));
+}
+
+Status try_replace(const std::string& path) {
+  RONDO_TRY(require_replaceable(path));
+  const std::string folder = folder_of(file_behind(path)) + "/";
+  return access(folder.c_str(), W_OK | X_OK) == 0 ? Status() : failure(path, "written", errno);
 }
 
 Status exchange_folder(const std::string& from, const std::string& to) {
@@ -142,6 +160,18 @@ Status remove_with_content(const std::string& path) {
   fs::remove(path, error);
   if (error) return failure(path, "removed", error.value());
   return {};
+}
+
+std::string file_behind(const std::string& path) {
+  constexpr int kMostLinks = 40;  // as Linux follows
+  std::error_code error;
+  fs::path at = path;
+  for (int link = 0; link < kMostLinks; ++link) {
+    const fs::path target = fs::read_symlink(at, error);
+    if (error) break;
+    at = at.parent_path() / target;  // which is the target, where that is absolute
+  }
+  return at.native();
 }
 
 Result<std::string> read_text_file(const std::string& path) {

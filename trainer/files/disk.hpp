@@ -20,9 +20,15 @@ struct DiskPiece {
 /// of the file may be left. The folder's entry is not yet safe: sync_folder().
 Status write_file(const std::string& path, std::span<const DiskPiece> pieces);
 
-/// Writes a temporary file beside `path`, temporary_name(), and renames it. Where it fails, what
-/// was at `path` still is.
+/// Writes a temporary file, temporary_name(), beside the file, file_behind(), and renames it. Where
+/// it fails, what was at `path` still is. kSystem where that is no regular file: a folder, a device,
+/// a pipe.
 Status replace_file(const std::string& path, std::span<const DiskPiece> pieces);
+/// What replace_file() would say before it writes. Changes nothing.
+Status try_replace(const std::string& path);
+
+/// Where the file lies that `path` names: symlinks are followed, also to what is not there yet.
+std::string file_behind(const std::string& path);
 
 /// Renames `from` to `to`, in the same folder. A folder that is at `to` already takes `from`'s
 /// place, in one step where the file system can (renameat2 with RENAME_EXCHANGE); elsewhere (NFS)

@@ -1,7 +1,6 @@
 // See document.hpp. Each call is one write(): the new step, and then the rest anew, over the old one.
 #include "trainer/report/document.hpp"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,15 +11,15 @@
 #include <fstream>
 #include <utility>
 
+#include "trainer/files/disk.hpp"
+
 namespace rondo::trainer {
 namespace {
 
+constexpr char kFlag[] = "--json";
+
 std::string compact(const Document::Json& value) {
   return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-Status cannot_write(const std::string& path, int error) {
-  return {Code::kSystem, "cannot write --json '" + path + "': " + std::strerror(error)};
 }
 
 }  // namespace
@@ -29,16 +28,14 @@ Result<Document> Document::open(const std::string& path, const Json& config,
                                 const std::string& error) {
   Document document;
   if (path.empty()) return document;
-  document.path_ = path;
-  document.fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  document.output_ = RONDO_TRY(TextOutput::open(kFlag, path));
   document.ending_ = "\"error\": " + compact(error);
-  if (document.fd_ < 0) {
-    return cannot_write(path, errno);
-  }
   // Not cut before it is written: a program stopped in between would leave nothing. Blanks cover what
   // is longer, and are cut then.
-  struct stat old = {};
-  if (fstat(document.fd_, &old) == 0 && S_ISREG(old.st_mode)) document.covers_ = old.st_size;
+  if (!document.output_.is_stream()) {
+    Result<std::string> old = read_text_file(path);
+    if (old.ok()) document.shown_ = std::move(old).value();
+  }
   document.write("{\"program\": \"rondo-train\",\n\"config\": " + compact(config) +
                  ",\n\"steps\": [");
   document.cut();
@@ -46,9 +43,9 @@ Result<Document> Document::open(const std::string& path, const Json& config,
   return document;
 }
 
-bool Document::holds_steps(const std::string& path) {
+bool Document::must_stay(const std::string& path) {
   std::error_code none;
-  if (!std::filesystem::is_regular_file(path, none)) return false;
+  if (!std::filesystem::is_regular_file(path, none)) return std::filesystem::exists(path, none);
   std::ifstream file(path);
   if (file.peek() == std::ifstream::traits_type::eof()) return false;
   const Json document = Json::parse(file, nullptr, false);
@@ -57,27 +54,13 @@ bool Document::holds_steps(const std::string& path) {
 }
 
 Status Document::check(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
-  if (fd < 0) return cannot_write(path, errno);
-  close(fd);
-  return {};
-}
-
-Document::~Document() {
-  if (fd_ >= 0) close(fd_);
-}
-
-Document::Document(Document&& other) noexcept { *this = std::move(other); }
-
-Document& Document::operator=(Document&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(fd_, other.fd_);
-  std::swap(steps_end_, other.steps_end_);
-  std::swap(any_steps_, other.any_steps_);
-  std::swap(validations_, other.validations_);
-  std::swap(ending_, other.ending_);
-  std::swap(failure_, other.failure_);
-  return *this;
+  struct stat there = {};
+  // A pipe's reader would take the end of this for the end of the document.
+  if (stat(path.c_str(), &there) != 0 || !S_ISFIFO(there.st_mode)) {
+    return TextOutput::open(kFlag, path).status();
+  }
+  if (access(path.c_str(), W_OK) == 0) return {};
+  return {Code::kSystem, "cannot write --json '" + path + "': " + std::strerror(errno)};
 }
 
 std::string Document::rest() const {
@@ -86,48 +69,57 @@ std::string Document::rest() const {
   return "\n]" + validations + ",\n" + ending_ + "}\n";
 }
 
-/// `step`: what is added to the part that stays.
-void Document::write(const std::string& step) {
-  if (fd_ < 0 || !failure_.ok()) return;
-  std::string text = step + rest();
-  text.resize(std::max(text.size(), static_cast<size_t>(std::exchange(covers_, 0))), ' ');
-  ssize_t written = 0;
-  do {
-    written = pwrite(fd_, text.data(), text.size(), steps_end_);
-  } while (written < 0 && errno == EINTR);
-  if (written == static_cast<ssize_t>(text.size())) {
-    steps_end_ += static_cast<off_t>(step.size());
-    return;
+/// `step`: what is added to the part that stays. False: it could not be written, and the document is
+/// what it was before.
+bool Document::write(const std::string& step) {
+  if (output_.is_stream()) {
+    kept_ += step;
+    return true;
   }
-  failure_ = cannot_write(path_, written < 0 ? errno : ENOSPC);
+  const std::string next = rest();
+  std::string text = step + next;
+  text.resize(std::max(text.size(), shown_.size()), ' ');
+  const Status written = output_.write_at(steps_end_, text);
+  if (written.ok()) {
+    steps_end_ += static_cast<off_t>(step.size());
+    shown_ = next;
+    return true;
+  }
+  // The disk is full, perhaps after a part; what was there before has its place.
+  (void)output_.write_at(steps_end_, shown_);
+  (void)output_.cut(steps_end_ + static_cast<off_t>(shown_.size()));
+  if (failure_.ok()) failure_ = written;
+  return false;
 }
 
 void Document::add_step(const Json& step) {
-  if (fd_ < 0) return;
-  write((any_steps_ ? ",\n" : "\n") + compact(step));
-  any_steps_ = true;
+  if (!output_.is_open() || !failure_.ok()) return;
+  any_steps_ = write((any_steps_ ? ",\n" : "\n") + compact(step)) || any_steps_;
 }
 
 void Document::add_validation(const Json& record) {
-  if (fd_ < 0) return;
+  if (!output_.is_open() || !failure_.ok()) return;
   validations_ += (validations_.empty() ? "\n" : ",\n") + compact(record);
   write("");
 }
 
 Status Document::end(const std::string& key, const Json& value) {
-  if (fd_ < 0) return failure_;
+  // Where steps are missing, only an error can end it.
+  if (!output_.is_open() || (!failure_.ok() && key != "error")) return failure_;
   ending_ = compact(key) + ": " + compact(value);
-  write("");
-  cut();
+  if (output_.is_stream()) {
+    failure_ = std::exchange(output_, {}).write(kept_ + rest());
+  } else if (write("")) {
+    cut();
+  }
   return failure_;
 }
 
-/// What was there may have been longer. No regular file has nothing to cut.
+/// What was there may have been longer.
 void Document::cut() {
-  if (failure_.ok() && ftruncate(fd_, steps_end_ + static_cast<off_t>(rest().size())) != 0 &&
-      errno != EINVAL) {
-    failure_ = cannot_write(path_, errno);
-  }
+  if (output_.is_stream()) return;
+  const Status status = output_.cut(steps_end_ + static_cast<off_t>(shown_.size()));
+  if (failure_.ok()) failure_ = status;
 }
 
 }  // namespace rondo::trainer

@@ -68,7 +68,7 @@ double median(std::vector<double> values) {
 }
 
 Status write_failure(const TrainOptions& options, const std::string& why) {
-  if (Document::holds_steps(options.json)) return Document::check(options.json);
+  if (Document::must_stay(options.json)) return Document::check(options.json);
   return Document::open(options.json, to_json(options), why).status();
 }
 

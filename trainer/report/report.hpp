@@ -83,6 +83,8 @@ class Report {
 
   void add(const StepRecord& record);
   void add_validation(const ValidationRecord& record);
+  /// Whether the document has all of it.
+  const Status& written() const { return document_.failure(); }
   /// The steps before this one no longer count in medians.
   void count_from(uint64_t step) { counts_from_ = step; }
   /// For the report that goes on, on this rank or another.

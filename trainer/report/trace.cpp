@@ -3,8 +3,6 @@
 #include "trainer/report/trace.hpp"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -16,10 +14,8 @@ Result<Trace> Trace::open(const std::string& path, int rank, std::vector<std::st
   trace.rank_ = rank;
   trace.lanes_ = std::move(lanes);
   if (path.empty() || rank != 0) return trace;
-  trace.file_.open(path);
-  if (!trace.file_) {
-    return Status(Code::kSystem, "cannot write trace '" + path + "': " + std::strerror(errno));
-  }
+  trace.output_ = RONDO_TRY(TextOutput::open("--trace", path));
+  if (!trace.output_.is_stream()) RONDO_TRY(trace.output_.cut(0));
   return trace;
 }
 
@@ -63,19 +59,14 @@ Status Trace::close(Communicator& communicator) {
     RONDO_TRY(communicator.send(&bytes, 1, DataType::kUint64, 0));
     return communicator.send(mine.data(), bytes, DataType::kUint8, 0);
   }
-  file_ << "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[" << mine;
+  RONDO_TRY(output_.write("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[" + mine));
   for (int rank = 1; rank < communicator.size(); ++rank) {
     RONDO_TRY(communicator.recv(&bytes, 1, DataType::kUint64, rank));
     std::string theirs(bytes, '\0');
     RONDO_TRY(communicator.recv(theirs.data(), bytes, DataType::kUint8, rank));
-    file_ << ",\n" << theirs;
+    RONDO_TRY(output_.write(",\n" + theirs));
   }
-  file_ << "]}\n";
-  file_.close();
-  if (!file_) {
-    return Status(Code::kSystem, "cannot write trace '" + path_ + "': " + std::strerror(errno));
-  }
-  return {};
+  return output_.write("]}\n");
 }
 
 }  // namespace rondo::trainer

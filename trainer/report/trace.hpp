@@ -3,12 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "rondo/communicator.hpp"
 #include "rondo/status.hpp"
+#include "trainer/files/text_output.hpp"
 
 namespace rondo::trainer {
 
@@ -16,7 +16,7 @@ namespace rondo::trainer {
 class Trace {
  public:
   /// Every rank has the same `path` and `lanes` (names of the rows); an empty path: no trace. Rank
-  /// 0 tries the file.
+  /// 0 empties the file.
   static Result<Trace> open(const std::string& path, int rank, std::vector<std::string> lanes);
 
   void add_lane(const std::string& name) { lanes_.push_back(name); }
@@ -42,7 +42,7 @@ class Trace {
   std::string path_;
   int rank_ = 0;
   std::vector<std::string> lanes_;
-  std::ofstream file_;  // rank 0
+  TextOutput output_;  // rank 0
   std::vector<TraceEvent> events_;
 };
 

@@ -158,7 +158,7 @@ Status record(Run<T>& run, const StepReport& made) {
                    .times = made.times,
                    .gradient_norm = made.update.norm,
                    .skipped = !made.update.made});
-  return {};
+  return run.report->written();
 }
 
 /// Until every step that was made is reported, and nothing of them is under way. The report first:
@@ -194,7 +194,7 @@ Status validate(Run<T>& run, const Strategy& strategy) {
                               .loss = result.loss,
                               .accuracy = result.accuracy,
                               .samples = result.samples});
-  return {};
+  return run.report->written();
 }
 
 /// `sent`: by this rank since the first step began.

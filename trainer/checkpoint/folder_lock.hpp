@@ -1,0 +1,16 @@
+// One run at a time saves into a folder: two would remove each other's unfinished checkpoints.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "rondo/status.hpp"
+
+namespace rondo::trainer {
+
+/// Holds FOLDER/.lock until this process ends, however it ends. kUnavailable, with that process,
+/// where another holds it and still does after `patience`. Ok where the file system has no locks, and
+/// for a folder that this process holds. Any thread.
+Status lock_folder(const std::string& folder, std::chrono::milliseconds patience = {});
+
+}  // namespace rondo::trainer
