@@ -7,8 +7,7 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <mutex>
-#include <set>
+#include <map>
 #include <thread>
 
 #include "trainer/files/disk.hpp"
@@ -28,6 +27,18 @@ int lock(int file, Clock::time_point until) {
   return 0;
 }
 
+/// A thread's: a rank may be one, in a program that then has others.
+struct Held {
+  Held() = default;
+  ~Held() {
+    for (const auto& [folder, file] : files) close(file);
+  }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+  std::map<std::string, int> files;  // by folder
+};
+
 /// Into the lock's file: for the error of others.
 void sign(int file) {
   char host[256] = {};
@@ -38,17 +49,15 @@ void sign(int file) {
 }  // namespace
 
 Status lock_folder(const std::string& folder, std::chrono::milliseconds patience) {
-  static std::mutex mutex;
-  static std::set<std::string> held;  // their files stay open
-  const std::lock_guard guard(mutex);
-  if (held.contains(folder)) return {};
+  thread_local Held held;
+  if (held.files.contains(folder)) return {};
   const std::string path = folder + "/.lock";
   const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (file < 0) return {};
   const int error = lock(file, Clock::now() + patience);
   if (error == 0) {
     sign(file);
-    held.insert(folder);
+    held.files[folder] = file;
     return {};
   }
   close(file);

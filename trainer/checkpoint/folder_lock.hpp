@@ -8,9 +8,9 @@
 
 namespace rondo::trainer {
 
-/// Holds FOLDER/.lock until this process ends, however it ends. kUnavailable, with that process,
-/// where another holds it and still does after `patience`. Ok where the file system has no locks, and
-/// for a folder that this process holds. Any thread.
+/// Holds FOLDER/.lock until this thread ends, or its process, however. kUnavailable, naming its
+/// process, where another holds it and still does after `patience`. Ok where the file system has no
+/// locks, and for a folder that this thread holds.
 Status lock_folder(const std::string& folder, std::chrono::milliseconds patience = {});
 
 }  // namespace rondo::trainer
