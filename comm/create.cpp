@@ -55,6 +55,7 @@ comm::PlanLimits device_limits(const device::DeviceRunner& runner, int rank, con
           .publish_depth = shape.publish_depth,
           .slot_bytes = shape.slot_bytes,
           .publish_slot_bytes = shape.publish_slot_bytes,
+          .on_device = true,
           .ll_bytes = shape.ll_bytes,
           .profile = runner.profile(),
           .available = {.publish = shape.publish_depth > 0,

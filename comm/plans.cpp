@@ -237,9 +237,11 @@ Status Plans::choose_forced(const Shape& shape, Algorithm forced, Prepared& prep
     const bool copies = can.process_copy && !form_of(shape.call.collective).reduces;
     prepared.sharing = copies ? Sharing::kCopied : Sharing::kMapped;
     prepared.required = true;
-    prepared.direct = std::make_unique<engine::ExecutionPlan>(std::move(made));
-    // Where a GPU's graph goes that is replayed after the end of its buffers' registration.
-    made = RONDO_TRY(make(shape, cheapest(shape, false, false), limits_.rank));
+    prepared.direct = std::make_unique<engine::ExecutionPlan>(made);
+    // The way of a graph that is replayed after the end of its buffers' registration.
+    if (limits_.on_device) {
+      made = RONDO_TRY(make(shape, cheapest(shape, false, false), limits_.rank));
+    }
   }
   prepared.staged = std::move(made);
   return {};

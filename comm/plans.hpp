@@ -16,6 +16,7 @@ struct PlanLimits {
   int channels;
   uint32_t depth, publish_depth;
   size_t slot_bytes, publish_slot_bytes;
+  bool on_device = false;
   size_t ll_bytes = 0;  // of an LL area, on a device (comm/device/ll.hpp); 0: nothing goes by LL
   tuner::LinkProfile profile;
   tuner::Available available;              // with `direct` as far as the transport goes

@@ -71,6 +71,7 @@ Result<Surroundings> prepare(const TrainOptions& options, uint64_t rank, int loc
     Result<RankDevice> made = prepare_device(options, config, local_rank);
     if (!made.ok()) communicator.abort(made.status().message());  // the others may have one
     device = RONDO_TRY(std::move(made));
+    RONDO_TRY(require_algorithm(device->communicator, config.algorithm));
   }
   return Surroundings{.data = std::move(data),
                       .validation = std::move(validation),

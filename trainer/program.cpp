@@ -51,8 +51,9 @@ const std::atomic<bool>& end_run_at_interrupt() {
     action.sa_handler = [](int by) {
       interrupted_by.store(by);
       interrupted.store(true);
+      ::signal(SIGINT, SIG_DFL);
     };
-    action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+    action.sa_flags = SA_RESTART;
     sigaction(signal, &action, nullptr);
   }
   return interrupted;

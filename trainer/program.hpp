@@ -18,8 +18,9 @@ using TrainRanks = std::function<Status(const TrainOptions& options, bool& is_le
 int run_program(int argc, char** argv, const TrainRanks& train_ranks);
 
 /// From here on the first Ctrl-C, or SIGTERM as schedulers send it before they end a job, sets what
-/// this returns, which ends the run after a step, and the second ends the program. Not where a
-/// parent ignores it, as Ctrl-C for commands in a shell script's background.
+/// this returns, which ends the run after a step, and a Ctrl-C after that ends the program. SIGTERM
+/// may come twice: timeout(1), and schedulers, send it to the launcher and to its ranks. Not where a
+/// parent ignores them, as Ctrl-C for commands in a shell script's background.
 const std::atomic<bool>& end_run_at_interrupt();
 
 }  // namespace rondo::trainer

@@ -1,8 +1,11 @@
 // Linux: affinity masks and sysfs.
 #include "bench/harness/machine.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <string>
@@ -35,6 +38,27 @@ size_t private_memory_bytes() {
   return 0;
 }
 
+namespace {
+
+/// A control group's own limit less what it holds; the largest size if it has none.
+size_t left_to_group(const std::filesystem::path& group) {
+  const std::string folder = "/sys/fs/cgroup" + group.string() + "/";
+  size_t most = 0, now = 0;  // "max" is no number
+  if (!(std::ifstream(folder + "memory.max") >> most) ||
+      !(std::ifstream(folder + "memory.current") >> now)) {
+    return std::numeric_limits<size_t>::max();
+  }
+  size_t cached = 0, bytes = 0;  // files' pages, which give way
+  std::ifstream file(folder + "memory.stat");
+  for (std::string word; file >> word >> bytes;) {
+    if (word == "inactive_file" || word == "active_file") cached += bytes;
+  }
+  const size_t held = now - std::min(now, cached);
+  return most - std::min(most, held);
+}
+
+}  // namespace
+
 size_t available_memory_bytes() {
   size_t available = std::numeric_limits<size_t>::max();
   std::ifstream machine("/proc/meminfo");
@@ -45,24 +69,19 @@ size_t available_memory_bytes() {
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
     if (line.rfind("0::", 0) != 0) continue;
-    const std::string folder = "/sys/fs/cgroup" + line.substr(3) + "/";
-    size_t most = 0, now = 0;  // "max" is no number
-    if (!(std::ifstream(folder + "memory.max") >> most)) continue;
-    if (!(std::ifstream(folder + "memory.current") >> now)) continue;
-    size_t cached = 0;  // files' pages, which give way
-    std::ifstream file(folder + "memory.stat");
-    size_t bytes = 0;
-    for (std::string word; file >> word >> bytes;) {
-      if (word == "inactive_file" || word == "active_file") cached += bytes;
+    std::filesystem::path group = line.substr(3);
+    available = std::min(available, left_to_group(group));
+    while (group.has_relative_path()) {
+      group = group.parent_path();
+      available = std::min(available, left_to_group(group));
     }
-    const size_t held = now - std::min(now, cached);
-    available = std::min(available, most - std::min(most, held));
   }
   return available;
 }
 
 bool zero_if_available(void* memory, size_t bytes, size_t later_bytes, int ranks) {
   constexpr size_t kPiece = size_t{64} << 20;
+  ranks = std::min(ranks, static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN))));
   for (size_t begin = 0; begin < bytes; begin += kPiece) {
     const size_t others = (static_cast<size_t>(ranks) - 1) * std::min(kPiece, bytes);
     if (bytes - begin + later_bytes + others > available_memory_bytes()) return false;

@@ -14,13 +14,13 @@ std::string pin(int rank, int ranks);
 size_t private_memory_bytes();
 
 /// Bytes that programs can still take before the system has to end one; the largest size if it does
-/// not tell. Of this process's own control group, too, where that has a limit (cgroup v2).
+/// not tell. Of this process's control groups, too, where these have limits (cgroup v2).
 size_t available_memory_bytes();
 
 /// Touches the memory, whose page faults are not to be timed, by writing zeros. False, having
 /// stopped early, where the system would run out of memory: before each piece there must be as much
-/// available as this rank still touches (`later_bytes` after this) and a piece for every other rank,
-/// which take theirs at the same time.
+/// available as this rank still touches (`later_bytes` after this) and a piece for every other of the
+/// `ranks` that can be here, which take theirs at the same time.
 bool zero_if_available(void* memory, size_t bytes, size_t later_bytes, int ranks);
 
 /// CPUs that the calling thread may run on; 1 if unknown.

@@ -10,7 +10,7 @@
 namespace rondo::bench {
 
 /// Lines end in a carriage return, so that each update replaces the one before, also through
-/// rondo-run; a narrow terminal cuts them off instead of wrapping them. Used by one thread.
+/// rondo-run; a narrow terminal cuts them off, since they switch its wrapping off (?7l). Used by one thread.
 class ProgressBar {
  public:
   ProgressBar(bool watched, size_t total) : watched_(watched), total_(total) {}

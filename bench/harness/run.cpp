@@ -205,10 +205,11 @@ bool is_ok(const Status& written) {
 }  // namespace
 
 Status no_memory_for(const std::string& how_many, size_t bytes, bool library) {
-  return {Code::kResourceExhausted,
-          std::string("no ") + (library ? "library " : "") + "memory for " + how_many +
-              " buffers of " + std::to_string(bytes) + " bytes: choose a smaller maximum with -e" +
-              (library ? ", or raise RONDO_ARENA_BYTES or ulimit -v" : "")};
+  return {
+      Code::kResourceExhausted,
+      std::string("no ") + (library ? "library " : "") + "memory for " + how_many + " buffers of " +
+          std::to_string(bytes) + " bytes: choose a smaller maximum with -e" +
+          (library ? ", or, if the machine has more, raise RONDO_ARENA_BYTES or ulimit -v" : "")};
 }
 
 int fail(Backend& backend, const Status& status) {

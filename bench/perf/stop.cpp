@@ -17,6 +17,10 @@ namespace {
 // rondo-run stops the ranks because one of them has failed. That failure is the better reason to
 // report, and the library finds it within milliseconds.
 constexpr std::chrono::milliseconds kForTheReason{200};
+// timeout(1), and schedulers, send SIGTERM to the launcher, which passes it on, and to its ranks.
+constexpr std::chrono::seconds kSameSignal{1};
+
+using Clock = std::chrono::steady_clock;
 
 sigset_t set_of(std::initializer_list<int> signals) {
   sigset_t set;
@@ -55,6 +59,7 @@ void StopOnSignal::on_signal(std::function<void(const std::string&)> abort) {
 
 void StopOnSignal::listen() {
   bool again = false;
+  Clock::time_point first;
   while (true) {
     pollfd watched[2] = {{signals_, POLLIN, 0}, {end_, POLLIN, 0}};
     if (poll(watched, 2, -1) < 0 && errno != EINTR) return;
@@ -62,6 +67,8 @@ void StopOnSignal::listen() {
     signalfd_siginfo info;
     if (read(signals_, &info, sizeof(info)) != sizeof(info)) continue;
     const int signal = static_cast<int>(info.ssi_signo);
+    if (again && signal == SIGTERM && Clock::now() - first < kSameSignal) continue;
+    if (!again) first = Clock::now();
     if (!again) std::this_thread::sleep_for(kForTheReason);
     const std::lock_guard lock(mutex_);
     if (again || !abort_) end_by(signal);

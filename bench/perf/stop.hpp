@@ -10,8 +10,8 @@
 
 namespace rondo::bench {
 
-/// Create it before other threads, which inherit that these signals are blocked. A second signal,
-/// or one while there is nothing to abort, ends the program at once.
+/// Create it before other threads, which inherit that these signals are blocked. A second signal
+/// (SIGTERM: after a second), or one while there is nothing to abort, ends the program at once.
 class StopOnSignal {
  public:
   StopOnSignal();

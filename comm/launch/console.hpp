@@ -26,9 +26,14 @@ inline constexpr int kPipeExit = 128 + SIGPIPE;                      // nobody r
 
 /// From SIGTERM, because a rank has failed, to SIGKILL.
 inline constexpr std::chrono::seconds kGrace{5};
-/// After Ctrl-C or a scheduler's SIGTERM ranks may end what they do; who does not want to wait
-/// sends it again.
+/// After Ctrl-C ranks may end what they do; who does not want to wait presses it again.
 inline constexpr std::chrono::seconds kInterruptGrace{60};
+/// After another signal that is passed on, as a scheduler's SIGTERM: it kills after 30 s itself, and
+/// ranks' children would be left.
+inline constexpr std::chrono::seconds kPassedOnGrace{25};
+/// A SIGTERM so soon after another signal is the same one: timeout(1) sends it to its child and to
+/// all of its group.
+inline constexpr std::chrono::seconds kSameSignal{1};
 /// From the first failed rank to the signal for the others: they notice by themselves, and one of
 /// them may be about to say why.
 inline constexpr std::chrono::milliseconds kMoment{500};

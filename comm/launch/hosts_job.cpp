@@ -128,14 +128,17 @@ class HostsJob {
     while (read(signals_.get(), &info, sizeof info) == sizeof info) {
       const int signal = static_cast<int>(info.ssi_signo);
       if (signal == SIGCHLD) continue;  // agents are looked at in every turn
+      const bool again = interrupted_.has_value() && signal != SIGUSR1;
+      if (again && signal == SIGTERM && Clock::now() - *interrupted_ < kSameSignal) continue;
       for (HostState& host : hosts_) host.link.send(RunMessage::kSignal, std::to_string(signal));
       if (signal == SIGUSR1) continue;
       spdlog::warn("passing {} on to all ranks", strsignal(signal));
       if (!stopping_) exit_code_ = 128 + signal;
       stopping_ = true;
       stop_at_.reset();
-      const bool again = std::exchange(interrupted_, true);
-      give_up_after(again ? kGrace : kInterruptGrace, again);
+      interrupted_ = Clock::now();
+      const auto grace = signal == SIGINT ? kInterruptGrace : kPassedOnGrace;
+      give_up_after(again ? kGrace : grace, again);
       for (HostState& host : hosts_) {
         if (!host.has_started) abandon(host);  // no rank that could act on it
       }
@@ -370,7 +373,8 @@ class HostsJob {
   std::optional<RankFailure> failure_;
   std::optional<RankFailure> lost_;  // the first that the others survived
   int exit_code_ = 0;
-  bool stopping_ = false, rank_failed_ = false, interrupted_ = false, timed_out_ = false;
+  bool stopping_ = false, rank_failed_ = false, timed_out_ = false;
+  std::optional<Clock::time_point> interrupted_;
   std::optional<Clock::time_point> decide_at_, stop_at_, close_at_, kill_at_;
 };
 

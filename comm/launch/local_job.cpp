@@ -332,10 +332,11 @@ class LocalJob {
       return console_.show(server_->flight_records());
     }
     if (!options_.part) spdlog::warn("passing {} on to all ranks", strsignal(signal));
-    const bool again = interrupted_;
-    interrupted_ = true;
+    const bool again = interrupted_.has_value();
+    if (again && signal == SIGTERM && Clock::now() - *interrupted_ < kSameSignal) return;
+    interrupted_ = Clock::now();
     if (!stopping_) exit_code_ = 128 + signal;
-    stop(again ? SIGKILL : signal, kInterruptGrace);
+    stop(again ? SIGKILL : signal, signal == SIGINT ? kInterruptGrace : kPassedOnGrace);
   }
 
   void obey(const Order& order) {
@@ -504,7 +505,8 @@ class LocalJob {
   int exit_code_ = 0;
   std::optional<RankFailure> lost_;  // the first that the others survived
   bool child_ended_ = false;         // SIGCHLD has come since the last reap()
-  bool stopping_ = false, rank_failed_ = false, interrupted_ = false, timed_out_ = false;
+  bool stopping_ = false, rank_failed_ = false, timed_out_ = false;
+  std::optional<Clock::time_point> interrupted_;
   std::optional<Clock::time_point> stop_at_, kill_at_;
 };
 

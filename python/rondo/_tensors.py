@@ -58,6 +58,8 @@ def joined(tensors):
 
 def counts_of(tensors):
     """Of what moved() makes of each, which may lie in any order."""
+    if any(tensor.layout is not torch.strided for tensor in tensors):
+        raise ValueError("a tensor of the list is sparse: only all_reduce by SUM takes it; pass x.to_dense()")
     return [tensor.numel() * (1 if tensor.dtype in _TYPES else tensor.element_size()) for tensor in tensors]
 
 

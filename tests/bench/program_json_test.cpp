@@ -72,6 +72,8 @@ TEST_CASE("an interrupted run keeps what it has measured, and says why it ended"
                                  return !document.is_null() && !document["results"].empty();
                                });
                                kill(pid, SIGTERM);
+                               std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                               kill(pid, SIGTERM);  // as timeout(1), once more
                              });
     INFO(ran.out << ran.err);
     CHECK(ran.exit_code == 128 + SIGTERM);

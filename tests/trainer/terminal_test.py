@@ -14,6 +14,7 @@ import sys
 import tempfile
 import termios
 import threading
+import time
 import unittest
 
 LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NO_COLOR", "RONDO_TERMINAL")
@@ -158,6 +159,8 @@ class TerminalTest(unittest.TestCase):
                     terminal.press_ctrl_c()
                 else:
                     os.kill(terminal.pid, by)
+                    time.sleep(0.02)
+                    os.kill(terminal.pid, by)  # as timeout(1), once more
                 self.assertEqual(terminal.finish(), 128 + by, terminal.out)
                 last = self.read_json("json")["summary"]["steps"]
                 flags[1] = str(last + 1)

@@ -61,7 +61,13 @@ Status require_same_run(const TrainOptions& options, const Dataset::Facts& data,
   const auto by_rank = state.extra.find("data_hashes");
   const bool other_kind =
       by_rank != state.extra.end() && by_rank->empty() == options.data_by_rank();
-  if (other_kind || (hash != data.hash && !options.data_by_rank())) {
+  if (other_kind) {
+    return Status(Code::kDataError,
+                  fmt::format("checkpoint '{}' was made with{} {{rank}} in --data, this run's '{}' "
+                              "is another kind: its position would mean nothing",
+                              loaded.folder, options.data_by_rank() ? "out" : "", options.data));
+  }
+  if (hash != data.hash && !options.data_by_rank()) {
     return Status(Code::kDataError,
                   fmt::format("checkpoint '{}' was made on other data than '{}' ({} samples then, "
                               "{} now): its position would mean nothing",
