@@ -228,7 +228,7 @@ Result<TrainingProgress> restore(const TrainOptions& options, Communicator& comm
   std::optional<Source> source;  // rank 0's
   if (communicator.rank() == 0) {
     // Already here: what a run under way saves after this would be lost. See try_outputs() for others.
-    if (!options.elastic) RONDO_TRY(lock_folder(options.checkpoint_dir));
+    if (!options.elastic) RONDO_TRY(lock_folder(options.checkpoint_dir, kLockPatience));
     if (has_checkpoint(options.checkpoint_dir)) {
       source = RONDO_TRY(open_source(options, data, weights));
       RONDO_TRY(read_state(options, communicator, source->files, weights, r, positions));

@@ -89,8 +89,7 @@ Status try_outputs(const TrainOptions& options) {
       return Status(Code::kSystem, "cannot write into --checkpoint-dir '" + options.checkpoint_dir +
                                        "': " + std::strerror(errno));
     }
-    // With --elastic a rank that held it may be dying.
-    RONDO_TRY(lock_folder(options.checkpoint_dir, std::chrono::seconds(options.elastic ? 2 : 0)));
+    RONDO_TRY(lock_folder(options.checkpoint_dir, kLockPatience));
     if (!options.resume && has_checkpoint(options.checkpoint_dir)) {
       return Status(
           Code::kInvalidArgument,
@@ -164,7 +163,7 @@ Status checkpoint(const TrainOptions& options, Communicator& communicator,
   if (!buffers.value().empty()) state.extra["buffers"] = buffers.value();
   if (weights.scaler()) state.scaler = weights.scaler()->state();
   // In the place of a rank that has died (--elastic). One that lives, and was left out, may hold it.
-  (void)lock_folder(options.checkpoint_dir);
+  (void)lock_folder(options.checkpoint_dir, std::chrono::milliseconds(0));
   if (sharded) return save_shards(options, communicator, state, weights);
   return save_checkpoint(options.checkpoint_dir, state, model_views(weights.ddp()),
                          optimizer_views(weights), options.checkpoint_keep);
