@@ -152,13 +152,14 @@ TEST_CASE("the first bucket is under way before backward's last layer begins") {
 
 TEST_CASE("an algorithm that these ranks cannot have is refused, not replaced") {
   const Workplace place;
-  const Words common = {"--ranks", "2", "--steps", "1", "--width", "32", "--data", place.data()};
-  for (const Words& flags :
-       {Words{"--algorithm", "hierarchical"}, Words{"--algorithm", "ring", "--reproducible"}}) {
-    const ProgramResult result = run(common + flags);
+  for (const auto& flags : {std::vector<std::string>{"hierarchical"}, {"ring", "--reproducible"}}) {
+    std::vector<std::string> words = {"--ranks", "2",          "--steps",    "1",
+                                      "--data",  place.data(), "--algorithm"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    const ProgramResult result = run(words);
     INFO(result.err);
     CHECK(result.exit_code == 1);
-    CHECK(result.err.find("--algorithm " + flags[1] + " is not possible for 2 ranks") !=
+    CHECK(result.err.find("--algorithm " + flags[0] + " is not possible for 2 ranks") !=
           std::string::npos);
   }
 }
