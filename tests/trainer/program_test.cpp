@@ -157,7 +157,6 @@ TEST_CASE("an algorithm that these ranks cannot have is refused, not replaced") 
                                       "--data",  place.data(), "--algorithm"};
     words.insert(words.end(), flags.begin(), flags.end());
     const ProgramResult result = run(words);
-    INFO(result.err);
     CHECK(result.exit_code == 1);
     CHECK(result.err.find("--algorithm " + flags[0] + " is not possible for 2 ranks") !=
           std::string::npos);
