@@ -328,8 +328,13 @@ class FakeGpu final : public transport::test::FakeCuda {
     RONDO_TRY(outside_captures());
     return FakeCuda::allocate(bytes);
   }
+  // As cudaFree, which waits for kernels: a peer's may still read the memory of a rank that has failed.
+  // Not for long: kernels of some tests wait for what comes after this.
   Status release(std::byte* memory) override {
     RONDO_TRY(outside_captures());
+    for (int turn = 0; turn < 500 && walking_ > 0; ++turn) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
     return FakeCuda::release(memory);
   }
   Status release_mapped(std::byte* memory) override { return release(memory); }
@@ -424,6 +429,8 @@ class FakeGpu final : public transport::test::FakeCuda {
 
   void walk(const engine::DeviceLinks& links, const engine::DeviceGroup& group, int block,
             bool only_ll) {
+    ++walking_;
+    const std::shared_ptr<void> walked(nullptr, [this](void*) { --walking_; });
     if (block == 0 && first_block_is_late) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
@@ -559,6 +566,7 @@ class FakeGpu final : public transport::test::FakeCuda {
   }
 
   std::mutex queues_mutex_;
+  std::atomic<int> walking_{0};  // kernels
   std::map<Stream, std::unique_ptr<Queue>> queues_;
   uint64_t streams_ = 0;
   std::atomic<uint64_t> backends_{0};
