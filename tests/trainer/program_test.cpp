@@ -354,7 +354,7 @@ TEST_CASE("--json keeps the steps of a run that something outside has ended") {
   }));
 }
 
-TEST_CASE("--json and --trace go to stdout beside its lines, be it a pipe or a file") {
+TEST_CASE("--json and --trace write to stdout beside its lines: to a pipe, to a file") {
   const Workplace place;
   const auto shell = [&](const std::string& flags, const std::string& rest) {
     return run_program(
