@@ -1,4 +1,5 @@
 """What the backend returns for an operation, and the threads that complete futures."""
+import contextlib
 import datetime
 import os
 import queue
@@ -92,20 +93,36 @@ class RondoWork(dist._Work):
         super().__init__()
         self._result, self._works, self._completion, self._after = result, works, completion, after
         self._outstanding, self.receives = outstanding, receives
-        self._future = self._failure = None
+        self._future = self._row = self._failure = None
         self._lock = threading.Lock()
         if outstanding is not None:
             outstanding.add(self)
         if after is not None:
             completion.start(self.settle)
 
+    def watch(self, row):
+        """For torch's profiler: the row ends with the operation, before anybody learns of its end, for the profiler frees its rows when
+        it ends."""
+        self._future = self._row = row._call_end_callbacks_on_future(self.get_future())
+
     def finish(self):
         """Waits; returns the result. By any thread, any number of times."""
+        try:
+            return self._finish()
+        finally:
+            if self._row is not None and self._have_ended():
+                with contextlib.suppress(Exception):  # the operation's
+                    self._row.wait()
+
+    def _have_ended(self):
+        return all(work.test() for work in self._works)
+
+    def _finish(self):
         try:
             for work in self._works:
                 work.wait()
         finally:
-            if self._outstanding is not None and all(work.test() for work in self._works):  # not after Ctrl-C
+            if self._outstanding is not None and self._have_ended():  # not after Ctrl-C
                 self._outstanding.discard(self)
         if self._after is not None:
             with self._lock:
@@ -117,14 +134,14 @@ class RondoWork(dist._Work):
     def settle(self):
         """As finish(), keeping the failure."""
         try:
-            self.finish()
+            self._finish()
         except Exception as failure:  # noqa: BLE001
             self._failure = failure.with_traceback(None)  # its frames hold this Work
 
     def wait(self, timeout=None):
         if timeout is not None and timeout > datetime.timedelta(0):
             end = time.monotonic() + timeout.total_seconds()
-            while not all(work.test() for work in self._works):
+            while not self._have_ended():
                 if time.monotonic() >= end:
                     raise RuntimeError(f"rondo: the operation has not ended after {timeout.total_seconds()} s (it goes on)")
                 time.sleep(0.0001)
@@ -132,7 +149,7 @@ class RondoWork(dist._Work):
         return True
 
     def is_completed(self):
-        if not all(work.test() for work in self._works):
+        if not self._have_ended() or (self._row is not None and not self._row.done()):
             return False
         if self._failure is None:
             self.settle()
@@ -163,7 +180,7 @@ class RondoWork(dist._Work):
             return _NO_FUTURE
         if self._future is None:
             begun = torch.futures.Future()
-            self._future = begun.then(lambda _: self.finish())  # an exception becomes the future's, also for C++
+            self._future = begun.then(lambda _: self._finish())  # an exception becomes the future's, also for C++
             if self._works:
                 self._completion.start(lambda: begun.set_result(None))
             else:

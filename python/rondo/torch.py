@@ -182,7 +182,7 @@ class RondoBackend(Backend):
             if work is None:
                 row.__exit__(None, None, None)
         if work is not None:
-            row._call_end_callbacks_on_future(work.get_future())
+            work.watch(row)
         return work
 
     def _timeout_of(self, opts):

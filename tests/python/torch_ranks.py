@@ -18,6 +18,7 @@ import torch.distributed._functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
 import rondo
+from rondo._works import Completion
 
 
 def value(rank, count, dtype=torch.float32):
@@ -684,6 +685,23 @@ def profiled(rank, ranks):
         expected["rondo:send" if rank == 0 else "rondo:recv"] = 1
     assert {name: row.count for name, row in rows.items() if name in expected} == expected, rows
     assert rows["rondo:all_reduce"].cpu_time_total > 0
+    profiled_late(x)
+
+
+def profiled_late(x):
+    """The profiler frees its rows when it ends, so none may end after that: a thread that is late to complete futures is waited for."""
+    start = Completion.start
+    Completion.start = lambda self, task: start(self, lambda: (time.sleep(0.05), task()))
+    try:
+        for wait in ("wait", "synchronize", "is_completed"):
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found:
+                work = dist.all_reduce(x, async_op=True)
+                while getattr(work, wait)() is False:
+                    time.sleep(0.001)
+            [row] = [row for row in found.key_averages() if row.key == "rondo:all_reduce"]
+            assert row.cpu_time_total >= 50_000, row  # microseconds
+    finally:
+        Completion.start = start
 
 
 def bad_input(rank, ranks):
@@ -738,7 +756,7 @@ def late(rank, ranks):
 
 def interrupt(thread):
     """Once that thread waits in a call of rondo's."""
-    while sys._current_frames()[thread].f_code.co_name not in ("_run", "finish"):
+    while sys._current_frames()[thread].f_code.co_name not in ("_run", "_finish"):
         time.sleep(0.01)
     time.sleep(0.2)
     os.kill(os.getpid(), signal.SIGINT)
