@@ -9,6 +9,19 @@ namespace {
 // A paced slot carries its due time after the payload (pace.hpp).
 constexpr size_t kPaceTrailerBytes = 8;
 
+/// What slots go round in, so that neither end's second-level cache (1 or 2 MiB) holds those that
+/// come next: storing into a line that the peer has is what slots cost. All rings that are in use
+/// shall stay in the last-level cache. Ranks that take turns on a core share its caches: there
+/// slots that come next are wanted in them.
+size_t ring_bytes(const Introduced& introduced, const Config& config, int channels,
+                  int local_ranks) {
+  constexpr size_t kRing = size_t{3} << 20, kAllRings = size_t{12} << 20;
+  const bool taking_turns = introduced.busiest.ranks * channels > introduced.busiest.cpus;
+  const bool chosen = config.slots > 0 || config.slot_bytes > 0 || !config.pace.empty();
+  if (taking_turns || chosen) return 0;
+  return std::min(kRing, kAllRings / static_cast<size_t>(local_ranks));
+}
+
 }  // namespace
 
 HostSizes size_up(const Introduced& introduced, const Config& config, const base::HostMap& hosts,
@@ -38,7 +51,8 @@ HostSizes size_up(const Introduced& introduced, const Config& config, const base
                     .depth = depth,
                     .slot_bytes = slot_bytes + (paced ? kPaceTrailerBytes : 0),
                     .publish_depth = depth,
-                    .publish_slot_bytes = slot_bytes}};
+                    .publish_slot_bytes = slot_bytes,
+                    .ring_bytes = ring_bytes(introduced, config, channels, local_ranks)}};
 }
 
 }  // namespace rondo::comm

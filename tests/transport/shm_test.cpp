@@ -2,6 +2,10 @@
 // whatever a peer scribbles into shared memory is reported instead of followed.
 #include <algorithm>
 #include <cstring>
+#include <deque>
+#include <random>
+#include <set>
+#include <utility>
 
 #include "rondo/memory.hpp"
 #include "tests/harness/catch.hpp"
@@ -26,12 +30,12 @@ std::vector<Range> everything(const FifoSizes& shape) {
       for (size_t r = 0; r < static_cast<size_t>(shape.ranks); ++r) {
         add(layout.link_release(c, w, r), sizeof(ReleaseLine));
         add(layout.link_headers(c, w, r), header_lines(shape.depth) * sizeof(HeaderLine));
-        add(layout.link_data(c, w, r), shape.depth * stride(shape.slot_bytes));
+        add(layout.link_data(c, w, r), layout.link_ring_bytes());
       }
       if (shape.publish_depth == 0) continue;
       add(layout.publisher_releases(c, w), static_cast<size_t>(shape.ranks) * sizeof(ReleaseLine));
       add(layout.publisher_headers(c, w), header_lines(shape.publish_depth) * sizeof(HeaderLine));
-      add(layout.publisher_data(c, w), shape.publish_depth * stride(shape.publish_slot_bytes));
+      add(layout.publisher_data(c, w), layout.publisher_ring_bytes());
     }
   }
   return ranges;
@@ -52,6 +56,7 @@ TEST_CASE("nothing overlaps, everything is on lines of its own and inside bytes_
         .slot_bytes = 65536,
         .publish_depth = 5,
         .publish_slot_bytes = 1000},
+        FifoSizes{.ranks = 3, .channels = 2, .depth = 2, .slot_bytes = 4096, .ring_bytes = 100'001},
         FifoSizes{.ranks = 2,
         .depth = 40,
         .slot_bytes = 100,
@@ -104,7 +109,8 @@ TEST_CASE("shapes, ranks and memory that make no sense are refused by name") {
 
 /// Two ranks in one thread, as if they were two processes, and the first header line between them.
 struct Pair {
-  Pair() {
+  explicit Pair(const FifoSizes& sizes = {.ranks = 2, .depth = 2, .slot_bytes = 1000})
+      : shape(sizes) {
     segment = *Segment::create("shm-test", bytes_needed(shape));
     const std::vector<ArenaView> arenas(2, own_arena());
     writer = create(shape, 0, segment.base(), arenas, false).value();
@@ -117,11 +123,62 @@ struct Pair {
     REQUIRE(reader->receiver(0, 0).try_peek(&delivery));
     return delivery;
   }
-  FifoSizes shape{.ranks = 2, .depth = 2, .slot_bytes = 1000};
+  FifoSizes shape;
   Segment segment;
   std::unique_ptr<Transport> writer, reader;
   HeaderLine* header = nullptr;
 };
+
+TEST_CASE("slots in use lie apart in their ring, whatever the messages' lengths") {
+  for (const size_t ring : {size_t{0}, size_t{9000}, size_t{50'000}}) {
+    Pair pair({.ranks = 2, .depth = 3, .slot_bytes = 4000, .ring_bytes = ring});
+    const FifoLayout layout(pair.shape);
+    const std::byte* const begin = pair.segment.base() + layout.link_data(0, 0, 1);
+    Sender& sender = pair.writer->sender(0, 1);
+    Receiver& receiver = pair.reader->receiver(0, 0);
+    std::mt19937 random(7);
+    const auto up_to = [&](size_t most) { return static_cast<size_t>(random()) % (most + 1); };
+    std::deque<std::pair<std::byte*, size_t>> under_way;
+    size_t slots = 0;
+    for (int message = 0; message < 5000; ++message) {
+      const size_t acquired = up_to(7) == 0 ? up_to(kShortBytes) : up_to(4000);
+      std::byte* place = sender.try_acquire(acquired);
+      while (place == nullptr || (!under_way.empty() && up_to(2) == 0)) {
+        Delivery delivery{};
+        REQUIRE(receiver.try_peek(&delivery));
+        REQUIRE(delivery.data == under_way.front().first);  // one mapping, so one address
+        REQUIRE(delivery.bytes == under_way.front().second);
+        receiver.release();
+        under_way.pop_front();
+        if (place == nullptr) place = sender.try_acquire(acquired);
+      }
+      if (acquired > kShortBytes) {
+        ++slots;
+        REQUIRE(place >= begin);
+        REQUIRE(place + acquired <= begin + layout.link_ring_bytes());
+      }
+      for (const auto& [other, length] : under_way) {
+        REQUIRE((place + acquired <= other || other + length <= place));
+      }
+      const size_t published = up_to(acquired);
+      REQUIRE(sender.try_publish(published, 0));
+      under_way.emplace_back(place, published);
+    }
+    CHECK(slots > 4000);
+  }
+}
+
+TEST_CASE("slots come back after a ring's length, not after depth messages") {
+  constexpr size_t kRing = 1 << 20, kMessage = 8192;
+  Pair pair({.ranks = 2, .depth = 2, .slot_bytes = 16384, .ring_bytes = kRing});
+  std::set<const std::byte*> places;
+  while (places.insert(pair.writer->sender(0, 1).try_acquire(kMessage)).second) {
+    REQUIRE(pair.writer->sender(0, 1).try_publish(kMessage, 0));
+    CHECK(pair.peek().bytes == kMessage);
+    pair.reader->receiver(0, 0).release();
+  }
+  CHECK(places.size() >= (kRing - stride(16384)) / stride(kMessage));
+}
 
 TEST_CASE("a header that makes no sense is reported as no data") {
   Pair pair;

@@ -24,24 +24,22 @@ inline constexpr size_t kAheadBytes = 1024;
 /// Where a FIFO lies and how large it is.
 struct Fifo {
   HeaderLine* headers = nullptr;
-  std::byte* data = nullptr;
+  std::byte* data = nullptr;  // the ring of slots, and the short slots after it
+  size_t ring_bytes = 0;
   size_t capacity = 0;
   uint32_t depth = 0;  // slots
 };
 
-/// Where one end's next message lies: message m has header and short slot m % header_lines(depth),
-/// and slot m % depth.
+/// Where one end's next message lies: message m has header and short slot m % header_lines(depth).
+/// A slot begins where the one before it ended, which is for both ends to follow.
 class FifoPlace {
  public:
   FifoPlace() = default;
   explicit FifoPlace(const Fifo& fifo)
       : fifo_(fifo),
-        stride_(stride(fifo.capacity)),
         lines_(header_lines(fifo.depth)),
         short_bytes_(fifo.capacity > kShortBytes ? kShortBytes : kInlineBytes),
-        short_slots_(fifo.capacity > kShortBytes
-                         ? fifo.data + short_slots(fifo.depth, fifo.capacity)
-                         : nullptr) {}
+        short_slots_(fifo.capacity > kShortBytes ? fifo.data + fifo.ring_bytes : nullptr) {}
 
   const Fifo& fifo() const { return fifo_; }
   MessageKind kind_for(size_t bytes) const {
@@ -56,8 +54,7 @@ class FifoPlace {
   HeaderLine& header() const { return fifo_.headers[line_]; }
   std::byte* payload(MessageKind kind) const {
     if (kind == MessageKind::kInline) return header().payload;
-    return kind == MessageKind::kShort ? short_slots_ + line_ * kShortStride
-                                       : fifo_.data + slot_ * stride_;
+    return kind == MessageKind::kShort ? short_slots_ + line_ * kShortStride : fifo_.data + slot_;
   }
   /// The same, or null where no writer of ours puts so many bytes.
   const std::byte* checked_payload(MessageKind kind, size_t bytes) const {
@@ -67,16 +64,19 @@ class FifoPlace {
     const bool absent = kind == MessageKind::kShort && short_slots_ == nullptr;
     return bytes <= most && !absent ? payload(kind) : nullptr;
   }
-  void next() {
+  /// Past a message that checked_payload() allows, or that its writer acquired.
+  void pass(MessageKind kind, size_t bytes) {
     line_ = line_ + 1 == lines_ ? 0 : line_ + 1;
-    slot_ = slot_ + 1 == fifo_.depth ? 0 : slot_ + 1;
+    if (kind == MessageKind::kSlot) {
+      slot_ = next_slot(slot_, bytes, fifo_.capacity, fifo_.ring_bytes);
+    }
   }
 
  private:
   Fifo fifo_;
-  size_t stride_ = 0;
   uint32_t lines_ = 0;
-  uint32_t line_ = 0, slot_ = 0;
+  uint32_t line_ = 0;
+  size_t slot_ = 0;  // bytes from the ring's front
   size_t short_bytes_ = 0;
   std::byte* short_slots_ = nullptr;  // null: there are none
 };
@@ -104,6 +104,7 @@ class alignas(kLine) FifoWriter final : public Sender {
     header.bytes = static_cast<uint32_t>(bytes);
     header.kind = kind_;
     show(header, tag);
+    place_.pass(kind_, bytes);
     return true;
   }
 
@@ -116,6 +117,7 @@ class alignas(kLine) FifoWriter final : public Sender {
     const ReferenceBody body{.reference = reference, .bytes = bytes};
     std::memcpy(header.payload, &body, sizeof(body));
     show(header, tag);
+    place_.pass(MessageKind::kReference, 0);
     return true;
   }
 
@@ -157,7 +159,6 @@ class alignas(kLine) FifoWriter final : public Sender {
     // sequence sees header and slot. Stores past the cache (non-temporal) are not ordered by it: a
     // kernel that uses them ends with a store fence of its own.
     header.sequence.store(++published_, std::memory_order_release);
-    place_.next();
   }
 
   FifoPlace place_;  // of the next message
@@ -185,8 +186,8 @@ class alignas(kLine) FifoReader final : public Receiver {
     }
     // Acquire: pairs with the release store in FifoWriter::show.
     if (header.sequence.load(std::memory_order_acquire) != released_ + 1) return false;
-    const size_t bytes = header.bytes;
-    const MessageKind kind = header.kind;  // once: the writer is not trusted
+    const size_t bytes = held_bytes_ = header.bytes;
+    const MessageKind kind = held_ = header.kind;  // once: the writer is not trusted
     ahead_ = 0;
     switch (kind) {
       case MessageKind::kInline:
@@ -218,7 +219,7 @@ class alignas(kLine) FifoReader final : public Receiver {
     // Release: pairs with the acquire load in FifoWriter::refresh, so that the slot is reused only
     // after we have read it.
     release_->released.store(++released_, std::memory_order_release);
-    place_.next();
+    place_.pass(held_, held_bytes_);
   }
 
  private:
@@ -226,7 +227,9 @@ class alignas(kLine) FifoReader final : public Receiver {
   ReleaseLine* release_ = nullptr;
   const References* references_ = nullptr;
   int writer_ = 0;
-  uint64_t released_ = 0;  // messages, ever
+  uint64_t released_ = 0;                  // messages, ever
+  MessageKind held_ = MessageKind::kNone;  // the oldest message, once seen
+  size_t held_bytes_ = 0;
   // What to ask for early of the next message: as much as the last one held.
   size_t ahead_ = 0;
   MessageKind ahead_kind_ = MessageKind::kNone;

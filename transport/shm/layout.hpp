@@ -5,8 +5,8 @@
 //   signals            channel, rank              SignalLine
 //   link control       channel, writer, reader    ReleaseLine (128 bytes), HeaderLine[header_lines]
 //   publisher control  channel, writer            ReleaseLine[ranks], HeaderLine[header_lines]
-//   link data          channel, writer, reader    depth slots, one every stride(slot_bytes); short slots
-//   publisher data     channel, writer            publish_depth slots; short slots
+//   link data          channel, writer, reader    a ring of slots; short slots
+//   publisher data     channel, writer            the same
 //
 // Every line has one writer. Zero everywhere is the initial state: there is nothing to initialise,
 // and what is not used is never touched.
@@ -86,14 +86,23 @@ constexpr size_t round_up(size_t value, size_t multiple) {
 constexpr size_t stride(size_t slot_bytes) { return round_up(slot_bytes, 512) + 9 * kLine; }
 static_assert(stride(64 << 10) / kLine % 2 == 1 && stride(100) / kLine % 2 == 1);
 
-/// A FIFO's short slots, one per header line, lie after its `depth` slots. Where slots are no
-/// larger there are none.
-constexpr size_t short_slots(uint32_t depth, size_t slot_bytes) {
-  return depth * stride(slot_bytes);
+/// A FIFO's slots follow each other in a ring, each as long as its message, and start again at the
+/// front where the largest would no longer fit. Up to `depth` are in use, behind which one more may
+/// be cut short by the end. A ring larger than that is one larger than a core's caches: a line that
+/// the reader still has in its own takes three times as long to write.
+constexpr size_t ring_bytes(uint32_t depth, size_t slot_bytes, size_t least) {
+  if (depth == 0) return 0;
+  const size_t needed = (size_t{depth} + 1) * stride(slot_bytes);
+  return needed > least ? needed : round_up(least, kLine);
 }
-constexpr size_t data_bytes(uint32_t depth, size_t slot_bytes) {
-  return short_slots(depth, slot_bytes) +
-         (slot_bytes > kShortBytes ? header_lines(depth) * kShortStride : 0);
+constexpr size_t next_slot(size_t slot, size_t bytes, size_t slot_bytes, size_t ring_bytes) {
+  slot += stride(bytes);
+  return slot + stride(slot_bytes) <= ring_bytes ? slot : 0;
+}
+
+/// Short slots, one per header line, lie after the ring. Where slots are no larger there are none.
+constexpr size_t short_slots_bytes(uint32_t depth, size_t slot_bytes) {
+  return slot_bytes > kShortBytes ? header_lines(depth) * kShortStride : 0;
 }
 
 /// Offsets from the base of the memory.
@@ -105,8 +114,12 @@ class FifoLayout {
         link_control_bytes_(kLinePair + round_up(header_lines(shape.depth) * kLine, kLinePair)),
         publisher_control_bytes_(round_up(ranks_ * kLine, kLinePair) +
                                  round_up(header_lines(shape.publish_depth) * kLine, kLinePair)),
-        link_data_bytes_(data_bytes(shape.depth, shape.slot_bytes)),
-        publisher_data_bytes_(data_bytes(shape.publish_depth, shape.publish_slot_bytes)),
+        link_ring_bytes_(ring_bytes(shape.depth, shape.slot_bytes, shape.ring_bytes)),
+        publisher_ring_bytes_(
+            ring_bytes(shape.publish_depth, shape.publish_slot_bytes, shape.ring_bytes)),
+        link_data_bytes_(link_ring_bytes_ + short_slots_bytes(shape.depth, shape.slot_bytes)),
+        publisher_data_bytes_(publisher_ring_bytes_ +
+                              short_slots_bytes(shape.publish_depth, shape.publish_slot_bytes)),
         links_(channels_ * ranks_ * sizeof(SignalLine)),
         publishers_(links_ + channels_ * ranks_ * ranks_ * link_control_bytes_),
         link_data_(
@@ -135,6 +148,8 @@ class FifoLayout {
   constexpr size_t publisher_data(size_t channel, size_t writer) const {
     return publisher_data_ + (channel * ranks_ + writer) * publisher_data_bytes_;
   }
+  constexpr size_t link_ring_bytes() const { return link_ring_bytes_; }
+  constexpr size_t publisher_ring_bytes() const { return publisher_ring_bytes_; }
   constexpr size_t bytes() const { return bytes_; }
 
  private:
@@ -143,7 +158,8 @@ class FifoLayout {
   }
 
   size_t ranks_, channels_;
-  size_t link_control_bytes_, publisher_control_bytes_, link_data_bytes_, publisher_data_bytes_;
+  size_t link_control_bytes_, publisher_control_bytes_;
+  size_t link_ring_bytes_, publisher_ring_bytes_, link_data_bytes_, publisher_data_bytes_;
   size_t links_, publishers_, link_data_, publisher_data_, bytes_;
 };
 

@@ -97,12 +97,14 @@ class ShmTransport final : public Transport {
   Fifo link(size_t channel, size_t writer, size_t reader) const {
     return {.headers = at<HeaderLine>(layout_.link_headers(channel, writer, reader)),
             .data = base_ + layout_.link_data(channel, writer, reader),
+            .ring_bytes = layout_.link_ring_bytes(),
             .capacity = shape_.slot_bytes,
             .depth = shape_.depth};
   }
   Fifo publication(size_t channel, size_t writer) const {
     return {.headers = at<HeaderLine>(layout_.publisher_headers(channel, writer)),
             .data = base_ + layout_.publisher_data(channel, writer),
+            .ring_bytes = layout_.publisher_ring_bytes(),
             .capacity = shape_.publish_slot_bytes,
             .depth = shape_.publish_depth};
   }
@@ -168,8 +170,12 @@ Status validate(const FifoSizes& shape) {
     return refuse("publish_slot_bytes", shape.publish_slot_bytes, "1..2^32-1");
   }
   const double fifos = static_cast<double>(shape.channels) * shape.ranks;
-  const double bytes = fifos * shape.ranks * shape.depth * static_cast<double>(shape.slot_bytes) +
-                       fifos * shape.publish_depth * static_cast<double>(shape.publish_slot_bytes);
+  const auto ring = [&](uint32_t depth, size_t slot_bytes) {
+    return std::max(static_cast<double>(depth) * static_cast<double>(slot_bytes),
+                    static_cast<double>(shape.ring_bytes));
+  };
+  const double bytes = fifos * shape.ranks * ring(shape.depth, shape.slot_bytes) +
+                       fifos * ring(shape.publish_depth, shape.publish_slot_bytes);
   if (bytes > 0x1p46) {
     return {Code::kInvalidArgument,
             "shared-memory transport: " + std::to_string(shape.ranks) + " ranks and " +
