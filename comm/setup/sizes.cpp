@@ -10,16 +10,18 @@ namespace {
 constexpr size_t kPaceTrailerBytes = 8;
 
 /// What slots go round in, so that neither end's second-level cache (1 or 2 MiB) holds those that
-/// come next: storing into a line that the peer has is what slots cost. All rings that are in use
-/// shall stay in the last-level cache. Ranks that take turns on a core share its caches: there
-/// slots that come next are wanted in them.
+/// come next: storing into a line that the peer has is what slots cost. All rings of a host shall
+/// stay in its last-level cache: two-shot, which most all-reduces are, uses every link of every
+/// channel. Ranks that take turns on a core share its caches: there slots that come next are wanted
+/// in them.
 size_t ring_bytes(const Introduced& introduced, const Config& config, int channels,
                   int local_ranks) {
   constexpr size_t kRing = size_t{3} << 20, kAllRings = size_t{12} << 20;
   const bool taking_turns = introduced.busiest.ranks * channels > introduced.busiest.cpus;
   const bool chosen = config.slots > 0 || config.slot_bytes > 0 || !config.pace.empty();
-  if (taking_turns || chosen) return 0;
-  return std::min(kRing, kAllRings / static_cast<size_t>(local_ranks));
+  const auto links = static_cast<size_t>(local_ranks) * static_cast<size_t>(local_ranks - 1);
+  if (taking_turns || chosen || links == 0) return 0;
+  return std::min(kRing, kAllRings / (links * static_cast<size_t>(channels)));
 }
 
 }  // namespace
