@@ -168,16 +168,24 @@ TEST_CASE("slots in use lie apart in their ring, whatever the messages' lengths"
   }
 }
 
-TEST_CASE("slots come back after a ring's length, not after depth messages") {
+TEST_CASE("slots come back after a ring's length, and a ring grows with what it carries") {
   constexpr size_t kRing = 1 << 20, kMessage = 8192;
   Pair pair({.ranks = 2, .depth = 2, .slot_bytes = 16384, .ring_bytes = kRing});
+  const size_t needed = ring_bytes(2, 16384, 0);
+  const std::byte* begin = pair.segment.base() + FifoLayout(pair.shape).link_data(0, 0, 1);
   std::set<const std::byte*> places;
-  while (places.insert(pair.writer->sender(0, 1).try_acquire(kMessage)).second) {
+  size_t touched = 0;
+  for (size_t carried = 0; carried < 16 * kRing; carried += kMessage) {
+    const std::byte* place = pair.writer->sender(0, 1).try_acquire(kMessage);
     REQUIRE(pair.writer->sender(0, 1).try_publish(kMessage, 0));
-    CHECK(pair.peek().bytes == kMessage);
+    REQUIRE(pair.peek().data == place);
     pair.reader->receiver(0, 0).release();
+    places.insert(place);
+    touched = std::max(touched, static_cast<size_t>(place - begin) + kMessage);
+    CHECK(touched <= std::max(needed, carried / 2));
   }
   CHECK(places.size() >= (kRing - stride(16384)) / stride(kMessage));
+  CHECK(touched <= kRing);
 }
 
 TEST_CASE("a header that makes no sense is reported as no data") {

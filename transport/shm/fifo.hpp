@@ -7,6 +7,7 @@
 // readers than there are slots: short ones stream, as long as there are header lines.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -31,13 +32,15 @@ struct Fifo {
 };
 
 /// Where one end's next message lies: message m has header and short slot m % header_lines(depth).
-/// A slot begins where the one before it ended, which is for both ends to follow.
+/// A slot begins where the one before it ended, which is for both ends to follow; whatever lengths a
+/// peer claims, a whole slot fits between it and the ring's end.
 class FifoPlace {
  public:
   FifoPlace() = default;
   explicit FifoPlace(const Fifo& fifo)
       : fifo_(fifo),
         lines_(header_lines(fifo.depth)),
+        end_(ring_bytes(fifo.depth, fifo.capacity, 0)),
         short_bytes_(fifo.capacity > kShortBytes ? kShortBytes : kInlineBytes),
         short_slots_(fifo.capacity > kShortBytes ? fifo.data + fifo.ring_bytes : nullptr) {}
 
@@ -68,15 +71,24 @@ class FifoPlace {
   void pass(MessageKind kind, size_t bytes) {
     line_ = line_ + 1 == lines_ ? 0 : line_ + 1;
     if (kind == MessageKind::kSlot) {
-      slot_ = next_slot(slot_, bytes, fifo_.capacity, fifo_.ring_bytes);
+      slot_ = next_slot(slot_, bytes, fifo_.capacity, end_);
+      if (slot_ == 0) begin_round();
     }
   }
 
  private:
+  void begin_round() {
+    if (end_ == fifo_.ring_bytes || ++rounds_ < kRoundsToGrow) return;
+    rounds_ = 0;
+    end_ = std::min(2 * end_, fifo_.ring_bytes);
+  }
+
   Fifo fifo_;
   uint32_t lines_ = 0;
   uint32_t line_ = 0;
-  size_t slot_ = 0;  // bytes from the ring's front
+  uint32_t rounds_ = 0;  // that the ring has been gone round since it last grew
+  size_t slot_ = 0;      // bytes from the ring's front
+  size_t end_ = 0;       // of as much of the ring as is in use
   size_t short_bytes_ = 0;
   std::byte* short_slots_ = nullptr;  // null: there are none
 };

@@ -89,12 +89,15 @@ static_assert(stride(64 << 10) / kLine % 2 == 1 && stride(100) / kLine % 2 == 1)
 /// A FIFO's slots follow each other in a ring, each as long as its message, and start again at the
 /// front where the largest would no longer fit. Up to `depth` are in use, behind which one more may
 /// be cut short by the end. A ring larger than that is one larger than a core's caches: a line that
-/// the reader still has in its own takes three times as long to write.
+/// the reader still has in its own takes three times as long to write. But to take a page for the
+/// first time costs more than to fill it ten times, so such a ring begins no larger than needed and
+/// doubles each time that it has been gone round kRoundsToGrow times. Both ends count.
 constexpr size_t ring_bytes(uint32_t depth, size_t slot_bytes, size_t least) {
   if (depth == 0) return 0;
   const size_t needed = (size_t{depth} + 1) * stride(slot_bytes);
   return needed > least ? needed : round_up(least, kLine);
 }
+constexpr uint32_t kRoundsToGrow = 8;
 constexpr size_t next_slot(size_t slot, size_t bytes, size_t slot_bytes, size_t ring_bytes) {
   slot += stride(bytes);
   return slot + stride(slot_bytes) <= ring_bytes ? slot : 0;
