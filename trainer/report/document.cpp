@@ -29,7 +29,8 @@ Result<Document> Document::open(const std::string& path, const Json& config,
   Document document;
   if (path.empty()) return document;
   document.output_ = RONDO_TRY(TextOutput::open(kFlag, path));
-  document.ending_ = "\"error\": " + compact(error);
+  // With room for why the run ended, if that is that the disk is full.
+  document.ending_ = "\"error\": " + compact(error) + std::string(path.size() + 100, ' ');
   // Not cut before it is written: a program stopped in between would leave nothing. Blanks cover what
   // is longer, and are cut then.
   if (!document.output_.is_stream()) {
