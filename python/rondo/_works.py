@@ -93,7 +93,7 @@ class RondoWork(dist._Work):
         super().__init__()
         self._result, self._works, self._completion, self._after = result, works, completion, after
         self._outstanding, self.receives = outstanding, receives
-        self._future = self._row = self._failure = None
+        self._future = self._failure = None
         self._lock = threading.Lock()
         if outstanding is not None:
             outstanding.add(self)
@@ -103,16 +103,16 @@ class RondoWork(dist._Work):
     def watch(self, row):
         """For torch's profiler: the row ends with the operation, before anybody learns of its end, for the profiler frees its rows when
         it ends."""
-        self._future = self._row = row._call_end_callbacks_on_future(self.get_future())
+        self._future = row._call_end_callbacks_on_future(self.get_future())
 
     def finish(self):
-        """Waits; returns the result. By any thread, any number of times."""
+        """Waits, also for the future to have its value, which callers read then; returns the result. By any thread, any number of times."""
         try:
             return self._finish()
         finally:
-            if self._row is not None and self._have_ended():
+            if self._future is not None and self._have_ended():
                 with contextlib.suppress(Exception):  # the operation's
-                    self._row.wait()
+                    self._future.wait()
 
     def _have_ended(self):
         return all(work.test() for work in self._works)
@@ -149,7 +149,7 @@ class RondoWork(dist._Work):
         return True
 
     def is_completed(self):
-        if not self._have_ended() or (self._row is not None and not self._row.done()):
+        if not self._have_ended() or (self._future is not None and not self._future.done()):
             return False
         if self._failure is None:
             self.settle()
@@ -181,10 +181,10 @@ class RondoWork(dist._Work):
         if self._future is None:
             begun = torch.futures.Future()
             self._future = begun.then(lambda _: self._finish())  # an exception becomes the future's, also for C++
-            if self._works:
-                self._completion.start(lambda: begun.set_result(None))
-            else:
+            if self._have_ended():
                 begun.set_result(None)
+            else:
+                self._completion.start(lambda: begun.set_result(None))
         return self._future
 
 

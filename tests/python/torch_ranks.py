@@ -57,6 +57,17 @@ def refused(*parts):
     raise AssertionError(f"{parts}: not refused")
 
 
+@contextlib.contextmanager
+def late_futures():
+    """The threads that complete futures take their time."""
+    start = Completion.start
+    Completion.start = lambda self, task: start(self, lambda: (time.sleep(0.05), task()))
+    try:
+        yield
+    finally:
+        Completion.start = start
+
+
 def reductions(rank, ranks):
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64):
         for asynchronous in (False, True):
@@ -208,6 +219,28 @@ def works(rank, ranks):
     dist.barrier()
     assert dist.group.WORLD._get_sequence_number_for_group() > before
     assert "all_reduce" in backend().flight_record()
+
+
+def future_values(rank, ranks):
+    """A future has its value when its operation has been waited for, as DDP's join() expects, and when the operation says that it has ended."""
+    for way in ("future after wait", "future before wait", "future before end"):
+        dist.barrier()  # nobody is ahead
+        with late_futures():
+            work = dist.all_reduce(value(rank, 1000), async_op=True)
+            future = work.get_future() if way != "future after wait" else None
+            if way == "future before end":
+                while not work.is_completed():
+                    time.sleep(0.001)
+            else:
+                work.wait()
+            same((future or work.get_future()).value()[0], total(ranks, 1000))
+    torch.manual_seed(1)
+    ddp = DistributedDataParallel(torch.nn.Linear(6, 6))
+    with ddp.join(divide_by_initial_world_size=False), late_futures():
+        for _ in range(2 + rank):
+            ddp(torch.ones(2, 6)).sum().backward()
+            same(ddp.module.bias.grad, torch.full((6,), 2.0))
+            ddp.zero_grad()
 
 
 def outputs_without_wait(rank, ranks):
@@ -685,23 +718,25 @@ def profiled(rank, ranks):
         expected["rondo:send" if rank == 0 else "rondo:recv"] = 1
     assert {name: row.count for name, row in rows.items() if name in expected} == expected, rows
     assert rows["rondo:all_reduce"].cpu_time_total > 0
-    profiled_late(x)
+    if ranks > 1 and rank < 2:
+        profiled_late(rank, x)
 
 
-def profiled_late(x):
+def profiled_late(rank, x):
     """The profiler frees its rows when it ends, so none may end after that: a thread that is late to complete futures is waited for."""
-    start = Completion.start
-    Completion.start = lambda self, task: start(self, lambda: (time.sleep(0.05), task()))
-    try:
-        for wait in ("wait", "synchronize", "is_completed"):
-            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found:
-                work = dist.all_reduce(x, async_op=True)
-                while getattr(work, wait)() is False:
-                    time.sleep(0.001)
-            [row] = [row for row in found.key_averages() if row.key == "rondo:all_reduce"]
-            assert row.cpu_time_total >= 50_000, row  # microseconds
-    finally:
-        Completion.start = start
+    store = dist.distributed_c10d._get_default_store()
+    for wait in ("wait", "synchronize", "is_completed"):
+        if rank == 1:
+            store.wait([f"{wait} is next"])  # there is a future before the message
+            dist.send(x, 0)
+            continue
+        with late_futures(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found:
+            work = dist.irecv(x, 1)
+            store.set(f"{wait} is next", "")
+            while getattr(work, wait)() is False:
+                time.sleep(0.001)
+        [row] = [row for row in found.key_averages() if row.key == "rondo:recv"]
+        assert row.cpu_time_total >= 50_000, row  # microseconds
 
 
 def bad_input(rank, ranks):

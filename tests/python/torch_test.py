@@ -25,14 +25,14 @@ class Backend(unittest.TestCase):
         self.assertEqual(done.stdout.count(": ok"), ranks * len(cases))
 
     def test_one_rank(self):
-        self.ranks(1, "reductions", "moves", "messages", "works", "outputs_without_wait", "futures", "groups", "ends",
+        self.ranks(1, "reductions", "moves", "messages", "works", "future_values", "outputs_without_wait", "futures", "groups", "ends",
                    "library_memory", "bad_input", "strided", "profiled", "compiled")
 
     def test_two_ranks_which_may_fail(self):
         self.ranks(2, "reductions", "data_parallel", "sharded", "bad_input", "forked", "disagreement", "late", "interrupted", "reductions")
 
     def test_three_ranks(self):
-        self.ranks(3, "reductions", "moves", "messages", "works", "outputs_without_wait", "futures", "strided", "profiled", "concurrent", "released", "no_threads", "threads", "groups", "ends", "data_parallel", "buckets",
+        self.ranks(3, "reductions", "moves", "messages", "works", "future_values", "outputs_without_wait", "futures", "strided", "profiled", "concurrent", "released", "no_threads", "threads", "groups", "ends", "data_parallel", "buckets",
                    "sharded", "library_memory")
 
     def test_no_library_memory(self):
