@@ -70,6 +70,11 @@ def copy_parts(tensors, flat, counts):
         tensor.detach().copy_(part.view(tensor.shape))
 
 
+def expect_one_each(ranks, tensors, call):
+    if len(tensors) != ranks:
+        raise ValueError(f"{call}: the list has {len(tensors)} tensors, it needs one for each of {ranks} ranks")
+
+
 def expect_like(own, tensors, call):
     """Every rank's part of a gather or scatter has the size and type of the root's own."""
     for rank, tensor in enumerate(tensors):

@@ -23,7 +23,7 @@ from torch._C._distributed_c10d import AllreduceOptions, Backend, ErrorType, Red
 
 import rondo
 from rondo import _buckets
-from rondo._tensors import copy_parts, counts_of, expect_like, in_order, joined, moved, reduced
+from rondo._tensors import copy_parts, counts_of, expect_like, expect_one_each, in_order, joined, moved, reduced
 from rondo._works import Completion, RondoWork, forward_to_python, not_compiled
 
 _NOT_SET = AllreduceOptions().timeout
@@ -270,6 +270,7 @@ class RondoBackend(Backend):
     def allgather(self, output_tensors, input_tensors, opts):
         calls, copies = [], []
         for outputs, tensor in zip(output_tensors, input_tensors):
+            expect_one_each(self.size(), outputs, "all_gather")
             x = moved(in_order(tensor), "the input")
             counts = counts_of(outputs)
             y = x.new_empty(sum(counts))
@@ -297,6 +298,7 @@ class RondoBackend(Backend):
     def reduce_scatter(self, output_tensors, input_tensors, opts):
         calls = []
         for output, inputs in zip(output_tensors, input_tensors):
+            expect_one_each(self.size(), inputs, "reduce_scatter")
             parts = [reduced(in_order(x), opts.reduceOp, "an input")[0].reshape(-1) for x in inputs]
             y, named = reduced(output, opts.reduceOp, "the output")
             counts = [part.numel() for part in parts]
@@ -312,6 +314,7 @@ class RondoBackend(Backend):
         if self.rank() != root:
             return self._run([(self._communicator.gather, (x, None, root), {})], [], opts)
         outputs = output_tensors[0]
+        expect_one_each(self.size(), outputs, "gather")
         expect_like(input_tensors[0], outputs, "gather")
         y = x.new_empty(x.numel() * self.size())
         return self._run([(self._communicator.gather, (x, y, root), {})], outputs, opts,
@@ -320,6 +323,7 @@ class RondoBackend(Backend):
     def scatter(self, output_tensors, input_tensors, opts):
         x = None
         if self.rank() == opts.rootRank:
+            expect_one_each(self.size(), input_tensors[0], "scatter")
             expect_like(output_tensors[0], input_tensors[0], "scatter")
             x = joined(input_tensors[0])
         return self._run([(self._communicator.scatter, (x, moved(output_tensors[0], "the output"), opts.rootRank), {})], output_tensors, opts)

@@ -753,6 +753,15 @@ def bad_input(rank, ranks):
             dist.gather(torch.ones(3), [torch.empty(2), torch.empty(4)] + [torch.empty(3)] * (ranks - 2) if ranks > 1 else [torch.empty(2)])
         with refused("torch.int32"):
             dist.scatter(torch.ones(3), [torch.ones(3, dtype=torch.int32)] * ranks)
+        with refused(f"{ranks + 1} tensors", f"{ranks} ranks"):
+            dist.gather(torch.ones(3), [torch.empty(3) for _ in range(ranks + 1)])
+        with refused(f"{ranks + 1} tensors"):
+            dist.scatter(torch.ones(3), [torch.ones(3)] * (ranks + 1))
+    for parts in (2 * ranks, ranks + 1):  # also of the right size in all
+        with refused(f"all_gather: the list has {parts} tensors"):
+            dist.all_gather([torch.empty(2) for _ in range(parts)], torch.ones(4))
+        with refused(f"reduce_scatter: the list has {parts} tensors"):
+            dist.reduce_scatter(torch.empty(4), [torch.ones(2)] * parts)
     with refused("do not add up"):
         dist.all_to_all_single(torch.empty(ranks), torch.ones(ranks), None, [2] * ranks)
     with refused("not contiguous"):
