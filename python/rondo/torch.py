@@ -48,6 +48,7 @@ class RondoBackend(Backend):
         self._completion = Completion()
         self._coalesced = None  # what was issued since start_coalescing()
         self._outstanding, self._calls_until_look = set(), 8
+        self._collectives = 0  # issued, which is the same on all ranks whatever has ended
         self._one_at_a_time = threading.Lock()
         _open.add(self)
 
@@ -96,7 +97,7 @@ class RondoBackend(Backend):
         pass
 
     def _get_sequence_number_for_group(self):
-        return self._communicator.stats()["operations"]
+        return self._collectives
 
     # ---- Its end.
 
@@ -153,11 +154,14 @@ class RondoBackend(Backend):
             with self._one_at_a_time:
                 for call, arguments, named in calls:
                     call(*arguments, timeout=timeout, **named)
+                self._collectives += len(calls)
             if after is not None:
                 after()
             return None
         with self._one_at_a_time:  # never held during a wait if there are other threads, whose calls may be what a peer waits for
             works = [call(*arguments, timeout=timeout, async_op=True, **named) for call, arguments, named in calls]
+            if opts is not None:  # no messages
+                self._collectives += len(works)
         if here:
             for work in works:
                 work.wait()
@@ -224,6 +228,7 @@ class RondoBackend(Backend):
         def gather(call, *arguments):
             with self._one_at_a_time:
                 work = call(*arguments, timeout=self._timeout_of(opts), async_op=True)
+                self._collectives += 1
             work.wait()
 
         def gathered(rows):

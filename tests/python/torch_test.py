@@ -32,14 +32,14 @@ class Backend(unittest.TestCase):
         self.ranks(2, "reductions", "data_parallel", "sharded", "bad_input", "forked", "disagreement", "late", "interrupted", "reductions")
 
     def test_three_ranks(self):
-        self.ranks(3, "reductions", "moves", "messages", "works", "future_values", "outputs_without_wait", "futures", "strided", "profiled", "concurrent", "released", "no_threads", "threads", "groups", "ends", "data_parallel", "buckets",
+        self.ranks(3, "reductions", "moves", "messages", "works", "future_values", "outputs_without_wait", "futures", "numbered", "strided", "profiled", "concurrent", "released", "no_threads", "threads", "groups", "ends", "data_parallel", "buckets",
                    "sharded", "library_memory")
 
     def test_no_library_memory(self):
         self.ranks(2, "without_library_memory", RONDO_ARENA_BYTES="0")
 
     def test_torchs_own_checks(self):
-        self.ranks(2, "reductions", "moves", "aborted", TORCH_DISTRIBUTED_DEBUG="DETAIL")
+        self.ranks(2, "reductions", "moves", "numbered", "aborted", TORCH_DISTRIBUTED_DEBUG="DETAIL")
 
     def test_a_death_is_an_error_of_the_others(self):
         done = self.run_with((f"{BIN}/rondo-run", "-n", 3, "--timeout", 240, "--", sys.executable), "death_in_backward")
