@@ -372,14 +372,20 @@ class _Meeting:
     """An all-gather over the process group's store. A store may outlive a group: keys have a generation, by the groups that a rank
     has made over it, which must be as many on all ranks."""
 
-    def __init__(self, store, rank, size):
-        self._store, self._rank, self._size, self._round = store, rank, size, 0
+    def __init__(self, store, rank, size, timeout):
+        self._store, self._rank, self._size, self._timeout, self._round = store, rank, size, timeout, 0
         self._generation = store.add(f"rondo/generation/{rank}", 1)
 
     def __call__(self, blob):
         self._round += 1
         keys = [f"rondo/{self._generation}/{self._round}/{rank}" for rank in range(self._size)]
         self._store.set(keys[self._rank], blob)
+        try:
+            self._store.wait(keys, self._timeout)  # the store's own is another one
+        except dist.DistStoreError:
+            late = [str(rank) for rank, key in enumerate(keys) if not self._store.check([key])]
+            raise rondo.Error(f"the process group was not made within {_seconds(self._timeout):g} s: rank{'s' * (len(late) > 1)} "
+                              f"{', '.join(late)} did not come", "timeout", self._rank) from None
         return [bytes(self._store.get(key)) for key in keys]
 
 
@@ -392,7 +398,7 @@ def _create(given, options):
     if given.split_from is not None:
         return given.split_from.split(given.store, given.global_ranks_in_group, options)
     rank, size = given.group_rank, given.group_size
-    communicator = rondo.Communicator(rank, size, all_gather=_Meeting(given.store, rank, size), timeout=_seconds(given.timeout))
+    communicator = rondo.Communicator(rank, size, all_gather=_Meeting(given.store, rank, size, given.timeout), timeout=_seconds(given.timeout))
     return RondoBackend(rank, size, options, communicator)
 
 

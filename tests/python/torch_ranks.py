@@ -809,6 +809,16 @@ def late(rank, ranks):
     meet_again()
 
 
+def late_for_group(rank, ranks):
+    """The timeout of a group holds when it is made, whatever the store's is."""
+    from rondo.torch import _Meeting
+
+    store = dist.HashStore()
+    _Meeting(store, 0, 1, datetime.timedelta(seconds=1))(b"")
+    with refused("within 0.2 s: ranks 1, 2 did not come"):
+        _Meeting(store, 0, 3, datetime.timedelta(seconds=0.2))(b"")
+
+
 def interrupt(thread):
     """Once that thread waits in a call of rondo's."""
     while sys._current_frames()[thread].f_code.co_name not in ("_run", "_finish"):
