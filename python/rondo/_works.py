@@ -110,12 +110,15 @@ class RondoWork(dist._Work):
         try:
             return self._finish()
         finally:
-            if self._future is not None and self._have_ended():
+            if not self._future_has_ended() and self._have_ended():
                 with contextlib.suppress(Exception):  # the operation's
                     self._future.wait()
 
     def _have_ended(self):
         return all(work.test() for work in self._works)
+
+    def _future_has_ended(self):
+        return self._future is None or self._future.done()
 
     def _finish(self):
         try:
@@ -149,7 +152,7 @@ class RondoWork(dist._Work):
         return True
 
     def is_completed(self):
-        if not self._have_ended() or (self._future is not None and not self._future.done()):
+        if not self._have_ended() or not self._future_has_ended():
             return False
         if self._failure is None:
             self.settle()
@@ -180,11 +183,12 @@ class RondoWork(dist._Work):
             return _NO_FUTURE
         if self._future is None:
             begun = torch.futures.Future()
-            self._future = begun.then(lambda _: self._finish())  # an exception becomes the future's, also for C++
+            future = begun.then(lambda _: self._finish())  # an exception becomes the future's, also for C++
             if self._have_ended():
                 begun.set_result(None)
             else:
                 self._completion.start(lambda: begun.set_result(None))
+            self._future = future  # which will end
         return self._future
 
 

@@ -394,9 +394,14 @@ def no_threads(rank, ranks):
 
     meet_again()  # threads of earlier futures would be used again
     theirs, threading.Thread.start = threading.Thread.start, start
+    work = dist.irecv(x := torch.zeros(3), (rank + 1) % ranks)  # nobody has sent yet: what has ended needs no thread
     with refused("can't start new thread"):
-        dist.all_reduce(torch.ones(3), async_op=True).get_future()
+        work.get_future()
+    dist.barrier()
+    dist.send(torch.ones(3), (rank - 1) % ranks)
+    work.wait()
     threading.Thread.start = theirs
+    same(x, torch.ones(3))
     meet_again()
 
 
@@ -866,14 +871,23 @@ def death_in_backward(rank, ranks):
 
 
 def forked(rank, ranks):
+    work = dist.irecv(y := torch.zeros(3), (rank + 1) % ranks)
+    work.get_future()
     child = os.fork()
     if child == 0:
+        signal.alarm(60)
         with refused("fork"):
             dist.all_reduce(torch.ones(3))
+        for call in (work.wait, work.is_completed):
+            with refused("fork"):
+                call()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     dist.all_reduce(x := torch.ones(3))
     same(x, torch.full((3,), float(ranks)))
+    dist.send(torch.ones(3), (rank - 1) % ranks)
+    work.wait()
+    same(y, torch.ones(3))
 
 
 def main():
