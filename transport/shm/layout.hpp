@@ -86,12 +86,12 @@ constexpr size_t round_up(size_t value, size_t multiple) {
 constexpr size_t stride(size_t slot_bytes) { return round_up(slot_bytes, 512) + 9 * kLine; }
 static_assert(stride(64 << 10) / kLine % 2 == 1 && stride(100) / kLine % 2 == 1);
 
-/// A FIFO's slots follow each other in a ring, each as long as its message, and start again at the
-/// front where the largest would no longer fit. Up to `depth` are in use, behind which one more may
-/// be cut short by the end. A ring larger than that is one larger than a core's caches: a line that
-/// the reader still has in its own takes three times as long to write. But to take a page for the
-/// first time costs more than to fill it ten times, so such a ring begins no larger than needed and
-/// doubles each time that it has been gone round kRoundsToGrow times. Both ends count.
+/// A FIFO's slots follow each other in a ring, each as long as its message. Where the largest slot
+/// would no longer fit, the next one is at the front. The ring needs room for `depth` slots, and for
+/// one more that is left empty at the end. `least` is larger than a core's caches: a line that the
+/// reader still has there takes three times as long to write. But the first use of a page costs more
+/// than many later ones, so a ring begins no larger than needed, and doubles after kRoundsToGrow
+/// rounds. Both ends count.
 constexpr size_t ring_bytes(uint32_t depth, size_t slot_bytes, size_t least) {
   if (depth == 0) return 0;
   const size_t needed = (size_t{depth} + 1) * stride(slot_bytes);
