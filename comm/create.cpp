@@ -27,7 +27,8 @@ namespace rondo {
 namespace {
 
 comm::PlanLimits host_limits(const comm::HostSizes& sizes, const base::HostMap& hosts, int rank,
-                             const Config& config, const transport::Capabilities& can) {
+                             const Config& config, const transport::Capabilities& can,
+                             const std::string& title) {
   return {.ranks = sizes.ranks,
           .rank = rank,
           .channels = sizes.channels,
@@ -43,10 +44,12 @@ comm::PlanLimits host_limits(const comm::HostSizes& sizes, const base::HostMap& 
                         .offers = true,
                         .rank_order_only = config.reproducible},
           .algorithm = config.algorithm,
-          .hosts = hosts};
+          .hosts = hosts,
+          .title = title};
 }
 
-comm::PlanLimits device_limits(const device::DeviceRunner& runner, int rank, const Config& config) {
+comm::PlanLimits device_limits(const device::DeviceRunner& runner, int rank, const Config& config,
+                               const std::string& title) {
   const transport::cuda_ipc::SegmentSizes& shape = runner.shape();
   return {.ranks = static_cast<int>(shape.ranks),
           .rank = rank,
@@ -64,7 +67,8 @@ comm::PlanLimits device_limits(const device::DeviceRunner& runner, int rank, con
                         .copies = runner.can_register(),
                         .rank_order_only = config.reproducible},
           .algorithm = config.algorithm,
-          .hosts = runner.hosts()};
+          .hosts = runner.hosts(),
+          .title = title};
 }
 
 /// Once per process.
@@ -192,7 +196,7 @@ Status Communicator::Impl::set_up(const comm::Parent& parent) {
   watch_ = std::move(layers.watch);
   runner_ = std::move(layers.runner);
   plans_ = std::make_unique<comm::Plans>(
-      host_limits(sizes, bootstrap_.hosts(), rank(), config_, transport_->capabilities()));
+      host_limits(sizes, bootstrap_.hosts(), rank(), config_, transport_->capabilities(), title_));
   timeout_ns_ = std::chrono::nanoseconds(config_.timeout).count();
   log(LogLevel::kInfo,
       fmt::format("{}: rank {} of {}: {} channels, {} slots of {} bytes, {} CPUs, links: {}",
@@ -235,7 +239,7 @@ Status Communicator::Impl::set_up_device() {
   device_ = RONDO_TRY(
       device::DeviceRunner::create(bootstrap_, *board_, *watch_, std::move(control), setup));
   device_->set_longest_wait(timeout_ns_);
-  device_plans_ = std::make_unique<comm::Plans>(device_limits(*device_, rank(), config_));
+  device_plans_ = std::make_unique<comm::Plans>(device_limits(*device_, rank(), config_, title_));
   log(LogLevel::kInfo, fmt::format("rank {} of {} on {}", rank(), size(), device_->describe()));
   return {};
 }

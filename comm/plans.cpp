@@ -7,7 +7,9 @@
 
 #include "comm/algorithms/algorithm.hpp"
 #include "comm/device/device_operation.hpp"
+#include "comm/tuner/cost.hpp"
 #include "kernels/identity.hpp"
+#include "rondo/log.hpp"
 
 namespace rondo::comm {
 
@@ -56,7 +58,32 @@ Result<std::shared_ptr<const Prepared>> Plans::find(const Shape& shape) {
   auto made = RONDO_TRY(prepare(shape));
   if (prepared_.size() >= kMostShapes) prepared_.clear();  // operations in flight hold on to theirs
   prepared_.emplace(shape, made);
+  if (limits_.rank == 0) log(LogLevel::kDebug, say_choice(*made));
   return made;
+}
+
+std::string Plans::say_choice(const Prepared& prepared) const {
+  const board::Call& call = prepared.call;
+  const auto priced = [&](const engine::ExecutionPlan& plan) {
+    const tuner::Price price =
+        tuner::price({.collective = call.collective,
+                      .algorithm = plan.algorithm,
+                      .ranks = limits_.ranks,
+                      .bytes = model_bytes(call, static_cast<size_t>(limits_.ranks)),
+                      .mapped = plan.direct,
+                      .hosts = hosts_.get()},
+                     limits_.profile);
+    return fmt::format("{}, predicted {:.2f} us", name(plan.algorithm), price.total_us());
+  };
+  const bool always_direct =
+      prepared.direct && (prepared.required || prepared.sharing == Sharing::kCopied);
+  std::string text = fmt::format("{}: {}: {}", limits_.title, call.to_string(),
+                                 priced(always_direct ? *prepared.direct : prepared.staged));
+  if (prepared.direct && !always_direct) {
+    text += fmt::format("; from {} memory on every rank {}",
+                        limits_.on_device ? "registered" : "library", priced(*prepared.direct));
+  }
+  return text;
 }
 
 Result<std::shared_ptr<const Prepared>> Plans::prepare(const Shape& shape) const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <unordered_map>
 
 #include "comm/engine/operation.hpp"
@@ -22,6 +23,7 @@ struct PlanLimits {
   tuner::Available available;              // with `direct` as far as the transport goes
   Algorithm algorithm = Algorithm::kAuto;  // Config::algorithm
   base::HostMap hosts = {};                // of `ranks`, or empty: all on one host
+  std::string title = {};                  // of the communicator, for messages
 };
 
 /// Everything about an operation but its buffers.
@@ -38,7 +40,8 @@ class Plans {
  public:
   explicit Plans(const PlanLimits& limits);
 
-  /// Remembers what it makes, but for _v collectives: their counts hardly repeat.
+  /// Remembers what it makes, and says on rank 0 at level debug how it goes, but for _v collectives:
+  /// their counts hardly repeat.
   /// Errors: kUnavailable (a forced algorithm cannot do it), kInvalidArgument (slots too small).
   Result<std::shared_ptr<const engine::Prepared>> find(const Shape& shape);
   /// The same, made anew and not remembered.
@@ -60,6 +63,7 @@ class Plans {
   Status check_scaling(const board::Call& call) const;
   Algorithm forced_algorithm(const board::Call& call) const;
   Result<engine::ExecutionPlan> make(const Shape& shape, Algorithm algorithm, int rank) const;
+  std::string say_choice(const engine::Prepared& prepared) const;
   bool in_allowed_order(const board::Call& call, Algorithm algorithm) const;
   Status choose_forced(const Shape& shape, Algorithm forced, engine::Prepared& prepared) const;
   Status choose_automatically(const Shape& shape, engine::Prepared& prepared) const;

@@ -1,5 +1,5 @@
-// The RONDO_ environment variables, as rondo-run --help-environment prints them. README.md holds the
-// same table, and a test compares both with the names that the sources read.
+// The RONDO_ environment variables, as rondo-run --help-environment prints them. docs/environment.md
+// holds the same table, and a test compares both with the names that the sources read.
 #pragma once
 
 #include <string_view>
@@ -31,6 +31,12 @@ inline constexpr EnvironmentVariable kEnvironment[] = {
     {"RONDO_LINKS", "~/.config/rondo",
      "file that rondo-perf --calibrate wrote, by which rank 0 chooses algorithms for all ranks, or "
      "built-in; Config::links takes precedence"},
+    {"RONDO_ALGORITHM", "auto",
+     "algorithm for every operation that has it, as rank 0 has it set: ring, tree, two-shot, ... "
+     "(rondo-perf --help); Config::algorithm takes precedence"},
+    {"RONDO_REPRODUCIBLE", "0",
+     "1: reductions fold in rank order, the same bits whatever the size and the algorithm, as rank "
+     "0 has it set; as Config::reproducible"},
     {"RONDO_UCX", "the system's libucp.so.0",
      "path of the libucp.so.0 that carries messages between hosts, as of the wheel libucx-cu13"},
     {"RONDO_GPUDIRECT", "0",

@@ -37,6 +37,23 @@ Result<milliseconds> seconds_of(const char* name, milliseconds otherwise) {
   return milliseconds(static_cast<int64_t>(seconds * 1e3));
 }
 
+/// RONDO_ALGORITHM: one of kAlgorithmNames.
+Result<Algorithm> algorithm_of_variable() {
+  const std::string text = variable("RONDO_ALGORITHM").value_or("auto");
+  const auto algorithm = parse<Algorithm>(text, kAlgorithmNames);
+  if (algorithm) return *algorithm;
+  return refuse(fmt::format("RONDO_ALGORITHM is '{}': it must be one of {}", text,
+                            fmt::join(kAlgorithmNames, ", ")));
+}
+
+/// RONDO_REPRODUCIBLE.
+Result<bool> reproducible_by_variable() {
+  const std::string text = variable("RONDO_REPRODUCIBLE").value_or("0");
+  if (text == "1") return true;
+  if (text == "0") return false;
+  return refuse(fmt::format("RONDO_REPRODUCIBLE is '{}': it must be 0 or 1", text));
+}
+
 Status check_sizes(const Config& config) {
   if (config.world_size > base::kMaxRanks) {
     return refuse(fmt::format("Config::world_size is {}; at most {} ranks", config.world_size,
@@ -114,6 +131,8 @@ Status settle(Config& config) {
     config.bootstrap_timeout =
         RONDO_TRY(seconds_of("RONDO_BOOTSTRAP_TIMEOUT", kDefaultBootstrapTimeout));
   }
+  if (config.algorithm == Algorithm::kAuto) config.algorithm = RONDO_TRY(algorithm_of_variable());
+  if (!config.reproducible) config.reproducible = RONDO_TRY(reproducible_by_variable());
   config.timeout = std::min(config.timeout, kLongestTimeout);
   config.bootstrap_timeout = std::min(config.bootstrap_timeout, kLongestTimeout);
   RONDO_TRY(check_sizes(config));

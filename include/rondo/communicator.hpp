@@ -72,10 +72,10 @@ struct Config {
   /// the algorithms for all ranks. Empty: RONDO_LINKS, else the file at default_links_path() if it
   /// exists (ranks on CPUs), else the built-in profile.
   std::string links;
-  /// Forces one algorithm for every operation that has it; kAuto: chosen by the link profile.
+  /// Forces one algorithm for every operation that has it. kAuto: RONDO_ALGORITHM's, else the cheapest.
   Algorithm algorithm = Algorithm::kAuto;
-  /// Reductions fold in rank order 0..N-1, if necessary by another algorithm than the forced one:
-  /// the same bits whatever the size, position, algorithm, channels or memory. It may be slower.
+  /// Reductions fold in rank order 0..N-1, if necessary by another algorithm than the forced one: the
+  /// same bits whatever the size, position, algorithm or memory; maybe slower. Or: RONDO_REPRODUCIBLE.
   bool reproducible = false;
   /// The CUDA device whose memory holds this rank's buffers; -1: none, buffers are in host memory.
   /// Every rank has a device, or none has; ranks may share one. Communicator says what differs.

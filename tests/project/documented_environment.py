@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""documented_environment.py ROOT RONDO_RUN: README's table of environment variables and what rondo-run --help-environment prints
-are the same, and the whole truth: every RONDO_ variable that the sources name as a string is in it, and no other."""
+"""documented_environment.py ROOT RONDO_RUN: the tables of docs/environment.md and of rondo-run --help-environment are the same, and the whole truth: every RONDO_ variable that the sources name as a string is in it, and no other."""
 import pathlib
 import re
 import subprocess
@@ -17,9 +16,9 @@ for layer in LAYERS:
             continue
         for name in re.findall(r'"(RONDO_[A-Z0-9_]+)', path.read_text(encoding="utf-8")):
             used.setdefault(name, path.relative_to(root))
-readme = (root / "README.md").read_text(encoding="utf-8")
+page = (root / "docs/environment.md").read_text(encoding="utf-8")
 documented = dict((name, (default, meaning)) for name, default, meaning in
-                  re.findall(r"^\| `(RONDO_[A-Z0-9_]+)` \| (.+?) \| (.+?) \|$", readme.replace("\\|", "|"), re.MULTILINE))
+                  re.findall(r"^\| `(RONDO_[A-Z0-9_]+)` \| (.+?) \| (.+?) \|$", page.replace("\\|", "|"), re.MULTILINE))
 shown = subprocess.run([rondo_run, "--help-environment"], capture_output=True, text=True, check=True).stdout
 printed = dict((name, (default, meaning)) for name, default, meaning in
                re.findall(r"^(RONDO_[A-Z0-9_]+) {2,}(.+?) {2,}(.+)$", shown, re.MULTILINE))
@@ -29,7 +28,7 @@ problems += [f"{TABLE} lists {name}, which no source names" for name in sorted(p
 for name in sorted(printed.keys() | documented.keys()):
     plain = tuple(text.replace("`", "") for text in documented.get(name, ()))
     if plain != printed.get(name):
-        problems.append(f"{name} differs: README.md says {plain}, rondo-run --help-environment {printed.get(name)}")
+        problems.append(f"{name} differs: docs/environment.md says {plain}, rondo-run --help-environment {printed.get(name)}")
 if len(printed) != len(shown.splitlines()):
     problems.append("rondo-run --help-environment printed lines that are no row of a table")
 print("\n".join(problems) or f"{len(printed)} variables, all documented")

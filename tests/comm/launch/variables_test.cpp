@@ -191,8 +191,9 @@ TEST_CASE("an empty variable is as none, and no pace is off", "[launch]") {
       Variables variables{{"RONDO_PACE", pace}};
       for (const char* name :
            {"RONDO_LOG", "RONDO_TIMEOUT", "RONDO_ARENA_BYTES", "RONDO_CMA", "RONDO_KERNELS",
-            "RONDO_LINKS", "RONDO_RENDEZVOUS", "RONDO_SECRET", "RONDO_SECRET_FILE",
-            "RONDO_STATUS_SOCKET", "RONDO_TERMINAL", "RONDO_RESTART_COUNT"}) {
+            "RONDO_LINKS", "RONDO_ALGORITHM", "RONDO_REPRODUCIBLE", "RONDO_RENDEZVOUS",
+            "RONDO_SECRET", "RONDO_SECRET_FILE", "RONDO_STATUS_SOCKET", "RONDO_TERMINAL",
+            "RONDO_RESTART_COUNT"}) {
         variables[name] = "";
       }
       set_environment(variables);
@@ -213,6 +214,64 @@ TEST_CASE("an empty variable is as none, and no pace is off", "[launch]") {
     REQUIRE(std::getline(file, line));
     CHECK(line == "[rondo] [warning] the level is as without RONDO_LOG");
   }
+}
+
+TEST_CASE("rank 0's RONDO_ALGORITHM and RONDO_REPRODUCIBLE hold for all, the program's before them",
+          "[launch]") {
+  const testing::TempDirectory place;
+  testing::require_all_ok(testing::run_ranks(How::kForks, 2, [&](int rank) {
+    set_environment({{"RONDO_ALGORITHM", rank == 0 ? "one-shot" : "ring"},
+                     {"RONDO_REPRODUCIBLE", rank == 0 ? "1" : ""},
+                     {"RONDO_LOG", "debug"}});
+    Config config;
+    config.rank = rank;
+    config.world_size = 2;
+    std::vector<std::string> said;
+    set_log_callback([&](LogLevel level, std::string_view text) {
+      if (level == LogLevel::kDebug) said.emplace_back(text);
+    });
+    const auto goes_by = [&](const char* directory, bool reproducible) {
+      config.rendezvous = place.path() + directory;
+      auto world = Communicator::create(config);
+      expect(world.ok(), world.status().to_string());
+      expect_eq(world->is_reproducible(), reproducible, "reproducible");
+      float in = 1, out = 0;
+      for (int i = 0; i < 2; ++i) {
+        const Status status = world->all_reduce(&in, &out, 1, DataType::kFloat32);
+        expect(status.ok() && out == 2, status.to_string());
+      }
+      return world->plan(Collective::kAllReduce, 1, DataType::kFloat32).algorithm;
+    };
+    expect(goes_by("/variables", true) == Algorithm::kOneShot, "rank 0's variable");
+    config.algorithm = Algorithm::kStar;
+    expect(goes_by("/program", true) == Algorithm::kStar, "the program's choice");
+    set_log_callback(nullptr);
+    // Once for each shape, not for each call.
+    expect_eq(said.size(), rank == 0 ? size_t{2} : size_t{0}, "choices that were logged");
+    if (rank != 0) return;
+    expect(said[0].starts_with("world: all_reduce(float, sum, count 1): one-shot, predicted "),
+           said[0]);
+    expect(said[1].starts_with("world: all_reduce(float, sum, count 1): star, predicted "),
+           said[1]);
+  }));
+}
+
+TEST_CASE("a RONDO_ALGORITHM or RONDO_REPRODUCIBLE that is none is refused", "[launch]") {
+  testing::require_all_ok(testing::run_ranks(How::kForks, 1, [&](int) {
+    Config config;
+    config.rank = 0;
+    config.world_size = 1;
+    set_environment({{"RONDO_ALGORITHM", "butterfly"}});
+    auto refused = Communicator::create(config).status();
+    expect(refused.code() == Code::kInvalidArgument &&
+               refused.message().starts_with(
+                   "RONDO_ALGORITHM is 'butterfly': it must be one of auto, ring, "),
+           refused.to_string());
+    set_environment({{"RONDO_REPRODUCIBLE", "yes"}});
+    refused = Communicator::create(config).status();
+    expect(refused.message() == "RONDO_REPRODUCIBLE is 'yes': it must be 0 or 1",
+           refused.to_string());
+  }));
 }
 
 TEST_CASE("an unknown RONDO_ variable is named, with the nearest that is known", "[launch]") {
