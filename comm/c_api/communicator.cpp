@@ -151,6 +151,16 @@ void rondo_call_options_init(rondo_call_options* options, size_t size) {
   write_sized_struct(default_options(), options, size);
 }
 
+rondo_code rondo_place_from_launcher(rondo_place* place, size_t size) {
+  return guarded({{place, "the place for the answer"}}, [&]() -> Status {
+    const auto found = RONDO_TRY(rondo::place_from_launcher());
+    const Place it = found.value_or(Place{.world_size = 0, .local_world_size = 0});
+    write_struct<rondo_place>({it.rank, it.world_size, it.local_rank, it.local_world_size}, place,
+                              size);
+    return {};
+  });
+}
+
 rondo_code rondo_create(rondo_communicator** communicator, const rondo_config* config) {
   return guarded({{communicator, "the place for the communicator"}}, [&]() -> Status {
     *communicator = nullptr;
@@ -244,6 +254,13 @@ int rondo_rank(const rondo_communicator* communicator) {
 
 int rondo_size(const rondo_communicator* communicator) {
   return communicator ? communicator->communicator.size() : kNone;
+}
+
+int rondo_host(const rondo_communicator* communicator, int rank) {
+  if (communicator == nullptr || rank < 0 || rank >= communicator->communicator.size()) {
+    return kNone;
+  }
+  return communicator->communicator.hosts()[static_cast<size_t>(rank)];
 }
 
 // ---- work

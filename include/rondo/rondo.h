@@ -169,7 +169,8 @@ typedef struct rondo_config {
   size_t slot_bytes;
   /* "1GB/s,20us": delay every message to that bandwidth and latency; null: RONDO_PACE, else off. */
   const char* pace;
-  /* Forces one algorithm for every operation that has it. */
+  /* Forces one algorithm for every operation that has it; RONDO_AUTO: RONDO_ALGORITHM, else the
+   * link profile chooses. */
   rondo_algorithm algorithm;
   int32_t reserved; /* 0 */
   /* Two ways to meet without a launcher; one of them may be set, and rank and world_size then
@@ -181,7 +182,8 @@ typedef struct rondo_config {
   /* File of a link profile, or "built-in"; null: RONDO_LINKS, else this processor's calibrated
    * profile (~/.config/rondo), else built in. */
   const char* links;
-  /* Not 0: reductions fold in rank order, so that their bits depend only on the inputs. */
+  /* Not 0: reductions fold in rank order, so that their bits depend only on the inputs. 0: if
+   * RONDO_REPRODUCIBLE is 1. */
   int32_t reproducible;
   int32_t reserved_too; /* 0 */
   /* The CUDA device whose memory holds this rank's buffers; -1 (the default): none.
@@ -192,6 +194,15 @@ typedef struct rondo_config {
 
 /* Writes the defaults of a struct of that size. */
 void rondo_config_init(rondo_config* config, size_t size);
+
+/* This process's rank, as its launcher (rondo-run, torchrun, Open MPI, MPICH, PALS, Slurm or PMIx) set it:
+ * for decisions before rondo_create, such as the device. Without a launcher world_size is 0. The
+ * local ones are among the ranks of this host. */
+typedef struct rondo_place {
+  int32_t rank, world_size;
+  int32_t local_rank, local_world_size;
+} rondo_place;
+rondo_code rondo_place_from_launcher(rondo_place* place, size_t size);
 
 /* Meets the other ranks. Blocks at most bootstrap_timeout_ms until all have come, and at most as
  * long again for each of the exchanges that follow. A null config means all defaults. On failure
@@ -233,6 +244,10 @@ int rondo_former_rank(const rondo_communicator* communicator, int rank);
 /* -1 for a null communicator. */
 int rondo_rank(const rondo_communicator* communicator);
 int rondo_size(const rondo_communicator* communicator);
+/* The host of `rank`; hosts are numbered from 0 in the order of their lowest ranks. -1: no such rank, or
+ * a null communicator. The ranks of this host: rondo_split() with rondo_host() of one's own rank as
+ * the color, as MPI_Comm_split_type does. */
+int rondo_host(const rondo_communicator* communicator, int rank);
 
 /* ---- collectives */
 

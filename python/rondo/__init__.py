@@ -3,13 +3,15 @@ import contextlib
 import operator
 import sys
 import threading
+from typing import NamedTuple
 
 from rondo import _rondo
 from rondo._envelope import Envelope
 from rondo._error import Error
 from rondo._rondo import DeviceMemory, Work, is_library_memory, make_unique_id
 
-__all__ = ["ANY_SOURCE", "ANY_TAG", "Communicator", "DeviceMemory", "Envelope", "Error", "Work", "empty", "is_library_memory", "make_unique_id"]
+__all__ = ["ANY_SOURCE", "ANY_TAG", "Communicator", "DeviceMemory", "Envelope", "Error", "Place", "Work", "empty", "is_library_memory",
+           "make_unique_id", "place_from_launcher"]
 __version__ = ".".join(str(part) for part in _rondo.version)
 
 ANY_SOURCE, ANY_TAG = -2, -1
@@ -19,6 +21,22 @@ if threading.current_thread() is threading.main_thread():
 
 
 Communicator = _rondo.Communicator
+
+
+class Place(NamedTuple):
+    """A process's rank, as its launcher set it; the local ones are among the ranks of its host."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+
+
+def place_from_launcher():
+    """This process's Place, by the variables of rondo-run, torchrun, mpirun or srun; None without any. For decisions before a
+    Communicator is made, such as its device."""
+    place = _rondo.place_from_launcher()
+    return None if place is None else Place(*place)
 
 
 def _from_mpi(comm, **settings):

@@ -28,6 +28,14 @@ class Envelope(NamedTuple):
     count: int
     dtype: str
 
+class Place(NamedTuple):
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+
+def place_from_launcher() -> Optional[Place]: ...
+
 class Error(RuntimeError):
     code: str
     rank: int
@@ -128,6 +136,8 @@ class Communicator:
     def split(self, color: Optional[int], key: int = 0, name: Optional[str] = None) -> Optional[Communicator]: ...
     def duplicate(self) -> Communicator: ...
     def shrink(self, patience: Optional[float] = None) -> Communicator: ...
+    @property
+    def hosts(self) -> list[int]: ...
     @property
     def former_ranks(self) -> list[int]: ...
     def register_memory(self, array: Array) -> None: ...

@@ -434,6 +434,14 @@ void unregister_memory(PyCommunicator& self, nb::handle array) {
   check(rondo_unregister_device_memory(self.handle_until_closed(), seen.data), self.rank());
 }
 
+std::vector<int> hosts(const PyCommunicator& self) {
+  std::vector<int> hosts;
+  for (int rank = 0; rank < self.size(); ++rank) {
+    hosts.push_back(rondo_host(self.handle(), rank));
+  }
+  return hosts;
+}
+
 std::vector<int> former_ranks(const PyCommunicator& self) {
   std::vector<int> former;
   for (int rank = 0; rank < self.size(); ++rank) {
@@ -491,6 +499,7 @@ void bind_communicator(nb::module_& module) {
           nb::arg("device") = -1)
       .def_prop_ro("rank", &PyCommunicator::rank)
       .def_prop_ro("size", &PyCommunicator::size)
+      .def_prop_ro("hosts", hosts)
       .def("finish", &PyCommunicator::finish)
       .def("close", &PyCommunicator::close)
       .def("_group_start", &PyCommunicator::group_start)

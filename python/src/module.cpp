@@ -41,6 +41,12 @@ NB_MODULE(_rondo, module) {
     check(rondo_make_unique_id(&id), -1);
     return std::string(id.text);
   });
+  module.def("place_from_launcher", []() -> nb::object {
+    rondo_place place;
+    check(rondo_place_from_launcher(&place, sizeof place), -1);
+    if (place.world_size == 0) return nb::none();
+    return nb::make_tuple(place.rank, place.world_size, place.local_rank, place.local_world_size);
+  });
   module.def("catch_interrupts", catch_interrupts);
   bind_communicator(module);
 }

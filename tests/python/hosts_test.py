@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT / "tests/harness"))
 from hosts import Hosts  # noqa: E402
 
 RANKS = ROOT / "tests/python/ranks.py"
-CASES = ("equal_blocks", "roots", "varying_blocks", "kinds_of_memory", "messages", "asynchronous", "finishes")
+CASES = ("equal_blocks", "roots", "varying_blocks", "kinds_of_memory", "messages", "asynchronous", "finishes", "places")
 # A rank whose number and size are arguments; the id comes as a line of stdin, or is made and printed.
 BY_ID = """
 import sys, numpy as np, rondo
@@ -35,7 +35,8 @@ with rondo.Communicator.from_mpi(MPI.COMM_WORLD) as c:
 def clean_environment(**more):
     launchers = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "RONDO_", "OMPI_", "PM", "PALS_", "SLURM")
     kept = {name: text for name, text in os.environ.items() if not name.startswith(launchers)}
-    return kept | {"PYTHONPATH": PACKAGE, "PYTHONDONTWRITEBYTECODE": "1", "UCX_TLS": "tcp"} | more
+    return kept | {"PYTHONPATH": PACKAGE, "PYTHONDONTWRITEBYTECODE": "1", "UCX_TLS": "tcp",
+                   "RONDO_TEST_TWO_HOSTS": "1"} | more
 
 
 def start(words, **more):

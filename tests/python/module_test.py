@@ -34,7 +34,7 @@ class UnderALauncher(unittest.TestCase):
         return done.stdout.count(": ok")
 
     def test_collectives_messages_and_state(self):
-        cases = ("equal_blocks", "roots", "varying_blocks", "kinds_of_memory", "messages", "asynchronous", "finishes", "state")
+        cases = ("equal_blocks", "roots", "varying_blocks", "kinds_of_memory", "messages", "asynchronous", "finishes", "places", "state")
         for ranks in (1, 2, 3):
             with self.subTest(ranks=ranks):
                 self.assertEqual(self.ranks(ranks, *cases), ranks * len(cases))

@@ -247,6 +247,17 @@ def closed_too_early(c):
     c.barrier()
 
 
+def places(c):
+    assert len(c.hosts) == c.size and c.hosts[0] == 0, c.hosts
+    assert (set(c.hosts) == {0, 1}) == bool(os.environ.get("RONDO_TEST_TWO_HOSTS")), c.hosts
+    here = c.split(c.hosts[c.rank])
+    assert here.size == c.hosts.count(c.hosts[c.rank]), (here.size, c.hosts)
+    place = rondo.place_from_launcher()
+    assert (place.rank, place.world_size) == (c.rank, c.size), place
+    if "LOCAL_WORLD_SIZE" in os.environ:
+        assert (place.local_rank, place.local_world_size) == (here.rank, here.size), place
+
+
 def dies(c):
     if c.rank == 1:
         os._exit(0)

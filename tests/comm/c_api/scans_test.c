@@ -1,5 +1,6 @@
-/* rondo.h's scans, gather_v, scatter_v, registered memory, splits with a name, and shrinks, as a C99 program sees them: on
- * three forked ranks, blocking, asynchronous and in a group; and what is refused. The others are
+/* rondo.h's scans, gather_v, scatter_v, registered memory, splits with a name, shrinks, hosts and a
+ * launcher's place, as a C99 program sees them: on three forked ranks, blocking, asynchronous and in a
+ * group; and what is refused. The others are
  * in c_api_test.c. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -126,6 +127,31 @@ static void shrinks(rondo_communicator* world) {
   rondo_destroy(left);
 }
 
+static void hosts(const rondo_communicator* world) {
+  expect(rondo_host(world, 0) == 0 && rondo_host(world, kRanks - 1) == 0, "hosts");
+  expect(rondo_host(world, kRanks) == -1 && rondo_host(world, -1) == -1, "no such rank");
+  expect(rondo_host(NULL, 0) == -1, "the host of none");
+}
+
+static void place_of_a_launcher(void) {
+  rondo_place place = {9, 9, 9, 9};
+  expect(rondo_place_from_launcher(&place, sizeof place) == RONDO_OK, "no launcher");
+  expect(place.world_size == 0 && place.local_world_size == 0, "no launcher's ranks");
+  setenv("RANK", "3", 1);
+  setenv("WORLD_SIZE", "4", 1);
+  setenv("LOCAL_RANK", "1", 1);
+  setenv("LOCAL_WORLD_SIZE", "2", 1);
+  expect(rondo_place_from_launcher(&place, sizeof place) == RONDO_OK, "a launcher");
+  expect(place.rank == 3 && place.world_size == 4 && place.local_rank == 1 &&
+             place.local_world_size == 2,
+         "its place");
+  setenv("RANK", "4", 1);
+  expect(rondo_place_from_launcher(&place, sizeof place) == RONDO_INVALID_ARGUMENT &&
+             strstr(rondo_last_error(), "RANK") != NULL,
+         "a rank that is none");
+  expect(rondo_place_from_launcher(NULL, sizeof place) == RONDO_INVALID_ARGUMENT, "null");
+}
+
 static void run_rank(const rondo_unique_id* id) {
   rondo_communicator* world = NULL;
   rondo_config config;
@@ -140,6 +166,7 @@ static void run_rank(const rondo_unique_id* id) {
     blocks(world, async);
   }
   refusals(world);
+  hosts(world);
   registered(world);
   shrinks(world);
   int32_t in = 1, sum = 0, before = -1;
@@ -161,6 +188,7 @@ static void run_rank(const rondo_unique_id* id) {
   }
   rondo_destroy(part);
   rondo_destroy(world);
+  place_of_a_launcher();
 }
 
 int main(void) {
