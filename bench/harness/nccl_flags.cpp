@@ -34,7 +34,8 @@ const std::vector<Settled>& settled_flags() {
       {"-x,--cta_policy", {}, "it is NCCL's; --channels sets the blocks per rank"},
       {"-S,--report_timestamps", {"0"}, "the JSON has start and end of the run, rows have no time"},
       {"-K,--per_iter_skip", {"0"}, "single timings follow the warm-up (-w), none is skipped"},
-      {"-M", {"0", "1"}, "the header always shows memory use"},
+      {"-M,--memory_report", {"0", "1"}, "the header always shows memory use"},
+      {"-y,--stream_null", {"0"}, "a rank has a stream of its own, or needs none"},
   };
   return all;
 }

@@ -225,9 +225,9 @@ int run_program(int argc, char** argv) {
   const bool starts_others = options.threads || options.ranks > 1;
   if (const auto& launched = *place; launched && (launched->world_size > 1 || !starts_others)) {
     if (options.threads || (options.ranks > 0 && options.ranks != launched->world_size)) {
-      return failed({Code::kInvalidArgument, "a launcher has already started " +
-                                                 std::to_string(launched->world_size) +
-                                                 " ranks: leave out --ranks and --threads"});
+      return failed({Code::kInvalidArgument,
+                     "a launcher has already started " + std::to_string(launched->world_size) +
+                         " ranks: leave out --ranks, --threads, -t and -g"});
     }
   } else if (!options.threads && options.ranks > 1) {
     const std::string collective(program.collective ? name_of(*program.collective) : "");
