@@ -8,6 +8,7 @@
 
 #include "tests/harness/sanitized.hpp"
 #include "tests/trainer/training_rig.hpp"
+#include "trainer/checkpoint/checkpoint.hpp"
 
 using rondo::testing::kSanitized;
 using rondo::testing::ProgramResult;
@@ -19,6 +20,7 @@ TEST_CASE(
   write_images(place.file("images"), 40);
   std::vector<Words> runs;
   runs.push_back(kNano + Words{"--dropout", "0.1", "--data", place.short_data()});
+  runs.push_back(kNano + Words{"--beta1", "0.8", "--beta2", "0.95", "--data", place.short_data()});
   runs.push_back(kNano +
                  Words{"--layer-drop", "0.4", "--accum", "2", "--data", place.short_data()});
   // Only an evaluation sees the running statistics.
@@ -279,6 +281,8 @@ TEST_CASE("resume: another run's checkpoint is refused, with what differs") {
   refused(with(common, "--heads", "4") + Words{"--steps", "4", "--resume"}, "heads: 2, now 4");
   refused(common + Words{"--steps", "4", "--resume", "--seed", "3"}, "seed: 0, now 3");
   refused(common + Words{"--steps", "4", "--resume", "--optimizer", "sgd"}, "optimizer");
+  refused(common + Words{"--steps", "4", "--resume", "--beta1", "0.8"}, "beta1: 0.9, now 0.8");
+  refused(common + Words{"--steps", "4", "--resume", "--beta2", "0.95"}, "beta2: 0.999, now 0.95");
   refused(kNano + Words{"--data", place.short_data(), "--checkpoint-dir", folder, "--resume"},
           "made on other data");
   // Nothing left to do is no error, but said.
@@ -300,6 +304,25 @@ TEST_CASE("resume: another run's checkpoint is refused, with what differs") {
   // A damaged file is named.
   std::filesystem::resize_file(folder + "/step-00000002/model.safetensors", 100);
   refused(common + Words{"--steps", "4", "--resume"}, "model.safetensors");
+}
+
+TEST_CASE("resume: a checkpoint that does not say AdamW's betas was made with the usual ones") {
+  const Workplace place;
+  const std::string now = place.file("now"), older = place.file("older");
+  const Words common = kNano + Words{"--data", place.data()};
+  const json whole = place.train_on(common + Words{"--steps", "4"});
+  (void)place.train_on(common + Words{"--steps", "2", "--checkpoint-dir", now});
+  auto loaded = rondo::trainer::load_checkpoint(now).value();
+  for (const char* beta : {"beta1", "beta2"}) REQUIRE(loaded.state.options.erase(beta) == 1);
+  REQUIRE(rondo::trainer::save_checkpoint(older, loaded.state, loaded.model.tensors(),
+                                          loaded.optimizer[0].tensors())
+              .ok());
+  const Words resumes = common + Words{"--steps", "4", "--checkpoint-dir", older, "--resume"};
+  const ProgramResult other = run(resumes + Words{"--beta2", "0.95"});
+  INFO(other.err);
+  CHECK(other.exit_code != 0);
+  CHECK(other.err.find("beta2: 0.999, now 0.95") != std::string::npos);
+  CHECK(place.train_on(resumes)["summary"]["parameter_hash"] == whole["summary"]["parameter_hash"]);
 }
 
 TEST_CASE("resume: a folder is one run's until that has ended, however it ends") {

@@ -281,8 +281,12 @@ TEST_CASE("optimizers: each flag does what its formula says, on two ranks") {
     INFO(json(flags).dump());
     CHECK(hash(train(flags)) != hash(plain));
   }
-  CHECK(hash(train({"--optimizer", "adamw", "--weight-decay", "0.2"})) !=
-        hash(train({"--optimizer", "adamw"})));
+  const json adamw = train({"--optimizer", "adamw"});
+  for (const Words& flags :
+       {Words{"--weight-decay", "0.2"}, Words{"--beta1", "0.8"}, Words{"--beta2", "0.95"}}) {
+    INFO(json(flags).dump());
+    CHECK(hash(train(Words{"--optimizer", "adamw"} + flags)) != hash(adamw));
+  }
   // A limit that nothing reaches changes no bit; one that all do changes the first update.
   const json loose = train({"--clip", "1e9"}), tight = train({"--clip", "0.01"});
   CHECK(hash(loose) == hash(plain));

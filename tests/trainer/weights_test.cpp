@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <functional>
 #include <latch>
 #include <thread>
@@ -52,6 +53,38 @@ void with_gradients(int ranks, int zero, const std::function<void(int, Weights<f
 }
 
 }  // namespace
+
+// The first update does not depend on the betas: it corrects for them.
+TEST_CASE("weights: AdamW keeps as much of its means as the run says") {
+  with_ranks(1, [&](Communicator& communicator) {
+    TrainOptions options;
+    options.optimizer = "adamw";
+    options.weight_decay = 0;
+    options.beta1 = 0.5;
+    options.beta2 = 0.25;
+    const auto model = trainer::make_mlp<float>({.layers = 1, .width = 16, .batch = 1});
+    auto weights = Weights<float>::create(*model, communicator, options);
+    ok(weights.status());
+    ok(weights->replicate());
+    Ddp& ddp = weights->ddp();
+    const auto* parameters = static_cast<const float*>(ddp.parameters());
+    double before = 0;
+    for (const float gradient : {1.0f, 3.0f}) {
+      before = parameters[0];
+      ok(ddp.begin({.loss_terms = 1}));
+      std::fill_n(static_cast<float*>(ddp.gradients()), ddp.gradient_elements(), gradient);
+      all_ready(ddp);
+      ok(ddp.finish());
+      ok(weights->update(0.1, 0).status());
+    }
+    const auto state = weights->optimizer().state();
+    expect(state[0].second[0] == 0.5f * 0.5f + 0.5f * 3, "the mean");
+    expect(state[1].second[0] == 0.25f * 0.75f + 0.75f * 9, "the mean of squares");
+    const double mean = 1.75 / (1 - 0.25), square = 6.9375 / (1 - 0.0625);
+    const double moved = parameters[0] - before;
+    expect(std::abs(moved + 0.1 * mean / std::sqrt(square)) < 1e-6, "the parameter");
+  });
+}
 
 TEST_CASE("weights: an update touches the optimizer's state where the rank owns it, nowhere else") {
   for (const int zero : {0, 1}) {

@@ -14,15 +14,16 @@
 #include "trainer/checkpoint/optimizer_files.hpp"
 #include "trainer/checkpoint/rank_buffers.hpp"
 #include "trainer/files/tensor_views.hpp"
+#include "trainer/optim/optimizer.hpp"
 #include "trainer/optim/sharding.hpp"
 
 namespace rondo::trainer {
 namespace {
 
 /// Those that must equal the checkpoint's.
-constexpr const char* kMustBeEqual[] = {"model",     "layers",     "width",        "heads",
-                                        "context",   "vocabulary", "seed",         "dtype",
-                                        "optimizer", "drop_last",  "sampler_tail", "data_format"};
+constexpr const char* kMustBeEqual[] = {
+    "model", "layers",    "width", "heads", "context",   "vocabulary",   "seed",
+    "dtype", "optimizer", "beta1", "beta2", "drop_last", "sampler_tail", "data_format"};
 
 /// "batch: 4, now 8" for each that differs.
 std::string differences(const nlohmann::json& then, const nlohmann::json& now, bool must_be_equal) {
@@ -50,7 +51,11 @@ std::string algorithms_of(const std::vector<CheckpointBucket>& buckets) {
 Status require_same_run(const TrainOptions& options, const Dataset::Facts& data,
                         const LoadedCheckpoint& loaded) {
   const CheckpointState& state = loaded.state;
-  const std::string fixed = differences(state.options, to_json(options), true);
+  // Older checkpoints do not say them, because there were no others.
+  const AdamWOptions standard;
+  nlohmann::json then = {{"beta1", standard.beta1}, {"beta2", standard.beta2}};
+  then.update(state.options);
+  const std::string fixed = differences(then, to_json(options), true);
   if (!fixed.empty()) {
     return Status(Code::kDataError,
                   fmt::format("checkpoint '{}' is another run's ({}): resume with the same options",
@@ -74,7 +79,7 @@ Status require_same_run(const TrainOptions& options, const Dataset::Facts& data,
                               loaded.folder, data.path, state.extra.value("samples", uint64_t{0}),
                               data.samples));
   }
-  const std::string changed = differences(state.options, to_json(options), false);
+  const std::string changed = differences(then, to_json(options), false);
   if (!changed.empty()) spdlog::warn("resuming with other options: {}", changed);
   return {};
 }

@@ -27,6 +27,7 @@ constexpr auto kTied = [](const TrainOptions& o) {
   return o.model == "gpt" && (!o.no_split_tied || o.on_gpu());  // where it is refused for itself
 };
 constexpr auto kSgd = [](const TrainOptions& o) { return o.optimizer == "sgd"; };
+constexpr auto kAdamW = [](const TrainOptions& o) { return o.optimizer == "adamw"; };
 constexpr auto kCosine = [](const TrainOptions& o) { return o.lr_decay == "cosine"; };
 constexpr auto kScaled = [](const TrainOptions& o) { return o.lr_scale != "none"; };
 constexpr auto kValidates = [](const TrainOptions& o) { return !o.validation.empty(); };
@@ -47,6 +48,8 @@ constexpr Belongs kBelongs[] = {
     {"--sync-batch-norm", "--model cnn", kCnn},
     {"--no-broadcast-buffers", "--model cnn", kCnn},
     {"--momentum", "--optimizer sgd", kSgd},
+    {"--beta1", "--optimizer adamw", kAdamW},
+    {"--beta2", "--optimizer adamw", kAdamW},
     {"--min-lr", "--lr-decay cosine", kCosine},
     {"--base-batch", "--lr-scale linear or sqrt", kScaled},
     {"--validate-every", "--validation", kValidates},

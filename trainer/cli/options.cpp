@@ -192,6 +192,10 @@ void add_optimizer(CLI::App& app, TrainOptions& o) {
       ->default_str("sgd 0.02, adamw 0.001")
       ->check(number(0, 1e6));
   app.add_option("--momentum", o.momentum, "sgd")->check(number(0, 1));
+  app.add_option("--beta1", o.beta1, "adamw: what a step keeps of the mean of gradients")
+      ->check(number(0, 1));
+  app.add_option("--beta2", o.beta2, "adamw: the same of the mean of their squares")
+      ->check(number(0, 1));
   app.add_option("--weight-decay", o.weight_decay, "Of matrices, not of biases and norms")
       ->default_str("sgd 0, adamw 0.01")
       ->check(number(0, 1e6));

@@ -40,6 +40,7 @@ struct TrainOptions {
   std::string optimizer;  // sgd or adamw
   double lr = -1;         // negative: the optimizer's own
   double momentum = 0.9;
+  double beta1 = 0.9, beta2 = 0.999;
   double weight_decay = -1;  // negative: the optimizer's own
   double clip = 0;           // largest norm of all gradients together; 0: no limit
   std::string lr_scale = "none";

@@ -35,6 +35,8 @@ nlohmann::ordered_json to_json(const TrainOptions& o) {
           {"optimizer", o.optimizer},
           {"lr", o.lr},
           {"momentum", o.momentum},
+          {"beta1", o.beta1},
+          {"beta2", o.beta2},
           {"weight_decay", o.weight_decay},
           {"clip", o.clip},
           {"lr_scale", o.lr_scale},

@@ -40,7 +40,10 @@ DdpOptions ddp_options(const TrainOptions& options) {
 }
 
 OptimizerOptions optimizer_options(const TrainOptions& options) {
-  if (options.optimizer == "adamw") return AdamWOptions{.weight_decay = options.weight_decay};
+  if (options.optimizer == "adamw") {
+    return AdamWOptions{
+        .beta1 = options.beta1, .beta2 = options.beta2, .weight_decay = options.weight_decay};
+  }
   return SgdOptions{.momentum = options.momentum, .weight_decay = options.weight_decay};
 }
 

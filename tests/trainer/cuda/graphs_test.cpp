@@ -164,7 +164,7 @@ TEST_CASE("steps are replayed where ranks own shards") {
   }
   check({"--compress", "fp16"}, 3, &make_processes);
   check({"--reproducible"}, 3, &make_processes);
-  check({"--optimizer", "sgd"}, 2, &make_threads);
+  check({"--optimizer", "adamw", "--beta1", "0.8", "--beta2", "0.95"}, 2, &make_threads);
 }
 
 TEST_CASE("replayed steps whose scaled gradients overflow are skipped, with shards too",

@@ -109,6 +109,19 @@ TEST_CASE("on GPUs the optimizer's state may be cut into shards", "[again]") {
   CHECK(got["summary"]["optimizer_bytes"] < got["summary"]["optimizer_bytes_without_zero"]);
 }
 
+TEST_CASE("on GPUs AdamW keeps as much of its means as on the host", "[again]") {
+  const Workplace place;
+  const Words words = kGpt + Words{"--data", place.data(), "--steps", "6", "--lr", "0.01"};
+  const Words betas = {"--beta1", "0.7", "--beta2", "0.8"};
+  for (const char* zero : {"0", "1"}) {
+    const Words all = words + betas + Words{"--zero", zero};
+    require_same_losses(on_gpus(place, all, 2), on_host(place, all, 2), 1e-4);
+  }
+  const double other = losses_of(on_host(place, words, 2)).back();
+  const double last = losses_of(on_host(place, words + betas, 2)).back();
+  CHECK(std::abs(last - other) > 1e-3 * other);
+}
+
 TEST_CASE("on GPUs products are of TF32 if asked for, and of floats if not", "[again]") {
   const Workplace place;
   const Words words = kGpt + Words{"--data", place.data(), "--steps", "3"};
