@@ -408,8 +408,8 @@ TEST_CASE("checkpoint: state.json, entry by entry") {
   changed["version"] = 2;
   CHECK(contains(message_of(changed), "'version' is 2"));
   changed = good;
-  changed["schedule"]["decay"] = "linear";
-  CHECK(contains(message_of(changed), "'schedule.decay' is 'linear'"));
+  changed["schedule"]["decay"] = "stepwise";
+  CHECK(contains(message_of(changed), "'schedule.decay' is 'stepwise'"));
   changed = good;
   changed["scaler"]["scale"] = 1e300;
   CHECK(contains(message_of(changed), "'scaler.scale' is too large"));

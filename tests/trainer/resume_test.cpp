@@ -41,7 +41,7 @@ TEST_CASE(
     for (const std::string stop : {"3", "7"}) {
       const std::string folder = place.file("checkpoints" + std::to_string(number++));
       if (kSanitized && number % 4 > 1) continue;  // in turns, one of the two
-      // A cosine ends where the run ends, so the first part is a run that is cut off.
+      // A decay ends where the run ends, so the first part is a run that is cut off.
       (void)place.train_on(common + Words{"--steps", "12", "--checkpoint-dir", folder,
                                           "--checkpoint-every", stop, "--checkpoint-keep", "9"});
       const std::string name = "step-0000000" + stop;
@@ -107,9 +107,10 @@ TEST_CASE("resume: data of a rank's own that are others, or everybody's, are ref
 
 TEST_CASE("resume: by epochs the schedule ends where it would have") {
   const Workplace place;
+  const std::string decay = GENERATE("cosine", "linear");
   const Words common =
       kNano + Words{"--data", place.short_data(), "--epochs", "2",          "--lr-decay",
-                    "cosine", "--ranks",          "2",        "--drop-last"};
+                    decay,    "--ranks",          "2",        "--drop-last"};
   const std::string folder = place.file("checkpoints");
   const json whole = place.train_on(common);
   const size_t steps = whole["steps"].size();

@@ -43,8 +43,28 @@ TEST_CASE("schedule: the cosine goes from the end of the warm-up to the last ste
   }
 }
 
-TEST_CASE("schedule: edges of a cosine without a warm-up, and of one that is all warm-up") {
-  ScheduleOptions options{.base_rate = 2, .decay = LrDecay::kCosine, .last_step = 3};
+TEST_CASE("schedule: the line goes from the end of the warm-up to the last step") {
+  const ScheduleOptions options{.base_rate = 1,
+                                .warmup_steps = 10,
+                                .decay = LrDecay::kLinear,
+                                .min_rate = 0.1,
+                                .last_step = 110};
+  CHECK(learning_rate(options, 5) == 0.5);
+  CHECK(learning_rate(options, 10) == 1);
+  CHECK(learning_rate(options, 35) == Approx(0.775).epsilon(1e-14));
+  CHECK(learning_rate(options, 60) == Approx(0.55).epsilon(1e-14));
+  CHECK(learning_rate(options, 85) == Approx(0.325).epsilon(1e-14));
+  CHECK(learning_rate(options, 110) == 0.1);
+  CHECK(learning_rate(options, 111) == 0.1);
+  for (uint64_t step = 10; step < 110; ++step) {
+    REQUIRE(learning_rate(options, step) - learning_rate(options, step + 1) ==
+            Approx(0.009).epsilon(1e-12));
+  }
+}
+
+TEST_CASE("schedule: edges of a decay without a warm-up, and of one that is all warm-up") {
+  const LrDecay decay = GENERATE(LrDecay::kCosine, LrDecay::kLinear);
+  ScheduleOptions options{.base_rate = 2, .decay = decay, .last_step = 3};
   CHECK(learning_rate(options, 1) == 2);
   CHECK(learning_rate(options, 2) == Approx(1).epsilon(1e-15));
   CHECK(learning_rate(options, 3) == 0);
@@ -81,7 +101,10 @@ TEST_CASE("schedule: what makes no schedule is refused") {
       {.scale = LrScale::kSqrt, .base_batch = 1, .global_batch = 0},
       {.base_rate = 0.1, .decay = LrDecay::kCosine, .min_rate = 0.2, .last_step = 9},
       {.base_rate = 0.1, .decay = LrDecay::kCosine, .min_rate = -0.2, .last_step = 9},
-      {.decay = LrDecay::kCosine, .last_step = 0}};
+      {.decay = LrDecay::kCosine, .last_step = 0},
+      {.base_rate = 0.1, .decay = LrDecay::kLinear, .min_rate = 0.2, .last_step = 9},
+      {.base_rate = 0.1, .decay = LrDecay::kLinear, .min_rate = -0.2, .last_step = 9},
+      {.decay = LrDecay::kLinear, .last_step = 0}};
   for (const ScheduleOptions& options : bad) {
     const Status status = check(options);
     CHECK(status.code() == Code::kInvalidArgument);

@@ -305,6 +305,8 @@ TEST_CASE("optimizers: each flag does what its formula says, on two ranks") {
   // Half a cosine from step 1 to step 6.
   expect_rates({"--lr-decay", "cosine", "--min-lr", "0.02"},
                {0.1, 0.0923607, 0.0723607, 0.0476393, 0.0276393, 0.02});
+  expect_rates({"--lr-decay", "linear", "--min-lr", "0.02", "--warmup", "2"},
+               {0.05, 0.1, 0.08, 0.06, 0.04, 0.02});
   if (kSanitized) return;
   expect_rates({"--lr-scale", "linear", "--base-batch", "2"}, std::vector<double>(6, 0.4));
   expect_rates({"--lr-scale", "sqrt", "--base-batch", "2"}, std::vector<double>(6, 0.2));

@@ -28,7 +28,7 @@ constexpr auto kTied = [](const TrainOptions& o) {
 };
 constexpr auto kSgd = [](const TrainOptions& o) { return o.optimizer == "sgd"; };
 constexpr auto kAdamW = [](const TrainOptions& o) { return o.optimizer == "adamw"; };
-constexpr auto kCosine = [](const TrainOptions& o) { return o.lr_decay == "cosine"; };
+constexpr auto kDecays = [](const TrainOptions& o) { return o.lr_decay != "constant"; };
 constexpr auto kScaled = [](const TrainOptions& o) { return o.lr_scale != "none"; };
 constexpr auto kValidates = [](const TrainOptions& o) { return !o.validation.empty(); };
 constexpr auto kGpu = [](const TrainOptions& o) { return o.on_gpu(); };
@@ -50,7 +50,7 @@ constexpr Belongs kBelongs[] = {
     {"--momentum", "--optimizer sgd", kSgd},
     {"--beta1", "--optimizer adamw", kAdamW},
     {"--beta2", "--optimizer adamw", kAdamW},
-    {"--min-lr", "--lr-decay cosine", kCosine},
+    {"--min-lr", "--lr-decay cosine or linear", kDecays},
     {"--base-batch", "--lr-scale linear or sqrt", kScaled},
     {"--validate-every", "--validation", kValidates},
     {"--no-cuda-graph", "--device cuda", kGpu},

@@ -207,8 +207,9 @@ void add_optimizer(CLI::App& app, TrainOptions& o) {
       ->default_str("")
       ->check(CLI::Range(uint64_t{1}, kMany));
   app.add_option("--lr-decay", o.lr_decay, "After the warm-up")
-      ->check(choice({"constant", "cosine"}, {}));
-  app.add_option("--min-lr", o.min_lr, "Rate of the last step of a cosine")->check(number(0, 1e6));
+      ->check(choice({"constant", "cosine", "linear"}, {}));
+  app.add_option("--min-lr", o.min_lr, "cosine, linear: rate of the last step")
+      ->check(number(0, 1e6));
   app.add_option("--warmup", o.warmup, "Steps in which the rate grows to --lr")
       ->check(not_negative());
   app.add_option("--dtype", o.dtype, "bf16, fp16: weights and gradients rounded, fp32 masters")

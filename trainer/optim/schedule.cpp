@@ -27,12 +27,12 @@ Status check(const ScheduleOptions& options) {
                   std::to_string(options.base_batch) + ") and the global batch (" +
                   std::to_string(options.global_batch) + ") must be at least 1");
   }
-  if (options.decay != LrDecay::kCosine) return {};
+  if (options.decay == LrDecay::kConstant) return {};
   if (!is_rate(options.min_rate) || options.min_rate > peak_rate(options)) {
     return refuse("the least rate is " + std::to_string(options.min_rate) +
                   "; give one between 0 and the peak, " + std::to_string(peak_rate(options)));
   }
-  if (options.last_step == 0) return refuse("a cosine needs the number of the last step");
+  if (options.last_step == 0) return refuse("a decay needs the number of the last step");
   return {};
 }
 
@@ -53,7 +53,9 @@ double learning_rate(const ScheduleOptions& options, uint64_t step) {
   if (step >= options.last_step) return options.min_rate;
   const double progress =
       static_cast<double>(step - start) / static_cast<double>(options.last_step - start);
-  const double share = 0.5 * (1 + std::cos(std::numbers::pi * progress));
+  const double share = options.decay == LrDecay::kLinear
+                           ? 1 - progress
+                           : 0.5 * (1 + std::cos(std::numbers::pi * progress));
   return options.min_rate + (peak - options.min_rate) * share;
 }
 
