@@ -71,6 +71,9 @@ TEST_CASE("screen: a step is a line that a person reads") {
                     .skipped = false};
   CHECK(step_line(record, 200) ==
         "step   7  loss 2.3457      1234 samples/s   3.46 ms, exposed 0.12");
+  record.tokens_per_s = 79008;
+  CHECK(step_line(record, 200) ==
+        "step   7  loss 2.3457     79008 tokens/s   3.46 ms, exposed 0.12");
   record.epoch = 2;
   record.skipped = true;
   CHECK(step_line(record, 9).ends_with("exposed 0.12  epoch 2  skipped"));
@@ -108,6 +111,13 @@ TEST_CASE("screen: durations") {
 TEST_CASE("screen: the summary is one screen, with a table of the first and the last buckets") {
   const std::string few = summary_screen(summary_of(3, 12.345));
   CHECK(few.find("\n4 ranks on 2 cores, to step 200: loss 2.5000, 1234 samples/s\n") == 0);
+  ordered_json of_tokens = summary_of(3, 12.345);
+  of_tokens["tokens_per_s"] = 79008;
+  CHECK(summary_screen(of_tokens).find(
+            "\n4 ranks on 2 cores, to step 200: loss 2.5000, 1234 samples/s, 79008 tokens/s\n") ==
+        0);
+  of_tokens["interrupted"] = true;
+  CHECK(lines_within_80_columns(summary_screen(of_tokens)) > 0);
   CHECK(few.find("step      12.35 ms: compute 12.35, exposed 12.35") != std::string::npos);
   CHECK(few.find("contention -25 %") != std::string::npos);
   CHECK(few.find("3000000 to 3000008 bytes by a rank; by the formula 3000004") !=

@@ -217,6 +217,22 @@ TEST_CASE("the summary accounts for every bucket and for the step") {
   CHECK(!alone.contains("cap_predictions"));
 }
 
+TEST_CASE("a rate in tokens stands beside that in samples, where a sample has tokens") {
+  const Workplace place;
+  for (const Small& model : place.models()) {
+    INFO(model.name);
+    const json run = place.train(model.flags + Words{"--ranks", "2", "--steps", "3"});
+    std::vector<json> rates = run["steps"];
+    REQUIRE(rates.size() == 3);
+    rates.push_back(run["summary"]);
+    for (const json& rate : rates) {
+      REQUIRE(rate.contains("tokens_per_s") == (model.name == "gpt"));
+      if (model.name != "gpt") continue;
+      CHECK(rate["tokens_per_s"].get<double>() == Approx(8 * rate["samples_per_s"].get<double>()));
+    }
+  }
+}
+
 TEST_CASE("communication is gradients', hidden and exposed; other waits have a name of their own") {
   const Workplace place;
   for (const Small& model : place.models()) {

@@ -95,6 +95,8 @@ struct TrainOptions {
   /// The GPU of the rank with this number on its host, which has `count`: they take turns over
   /// those that --device names, or over all.
   int device_of(int local_rank, int count) const;
+  /// Those that a sample's loss is of; 0: the model reads no tokens.
+  size_t tokens_per_sample() const { return model == "gpt" ? context : 0; }
   /// Of parameters, gradients and arithmetic.
   DataType type() const {
     if (on_gpu() && dtype == "bf16") return DataType::kBFloat16;

@@ -37,6 +37,7 @@ Json to_json(const StepRecord& r) {
                {"exposed_comm_ms", r.times.exposed_comm_ms},
                {"other_wait_ms", r.times.other_wait_ms},
                {"data_wait_ms", r.times.data_wait_ms}};
+  if (r.tokens_per_s > 0) line["tokens_per_s"] = r.tokens_per_s;
   if (r.gradient_norm > 0) line["gradient_norm"] = r.gradient_norm;
   if (r.skipped) line["skipped"] = true;
   return line;

@@ -29,7 +29,8 @@ struct StepRecord {
   uint64_t step, epoch;  // from 1, from 0
   double loss;           // mean over the global batch, before the step's update
   double lr;
-  double samples_per_s;  // of all ranks
+  double samples_per_s;     // of all ranks
+  double tokens_per_s = 0;  // the same in tokens; 0: the model reads none
   StepTimes times;
   double gradient_norm;  // before clipping; 0: not clipped, not computed
   bool skipped;          // gradients were not finite: no update, the loss scale shrank

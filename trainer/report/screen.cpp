@@ -116,9 +116,11 @@ std::string bucket_table(const Json& buckets) {
 
 std::string step_line(const StepRecord& r, uint64_t last_step) {
   const size_t digits = std::to_string(last_step).size();
+  const bool tokens = r.tokens_per_s > 0;  // there is no room for both
   return fmt::format(
-      "step {:>{}}  loss {:<8.4f} {:>7.0f} samples/s {:>6} ms, exposed {}{}{}", r.step, digits,
-      r.loss, r.samples_per_s, ms_text(r.times.step_ms), ms_text(r.times.exposed_comm_ms),
+      "step {:>{}}  loss {:<8.4f} {:>7.0f} {}/s {:>6} ms, exposed {}{}{}", r.step, digits, r.loss,
+      tokens ? r.tokens_per_s : r.samples_per_s, tokens ? "tokens" : "samples",
+      ms_text(r.times.step_ms), ms_text(r.times.exposed_comm_ms),
       r.epoch > 0 ? fmt::format("  epoch {}", r.epoch) : "", r.skipped ? "  skipped" : "");
 }
 
@@ -153,11 +155,15 @@ std::string bar_line(const BarState& state) {
 std::string summary_screen(const Json& s) {
   const uint64_t ranks = s["ranks"], cores = s["cores"];
   std::string text =
-      fmt::format("\n{} rank{} on {} core{}, {} step {}: loss {}, {:.0f} samples/s\n", ranks,
-                  ranks == 1 ? "" : "s", cores, cores == 1 ? "" : "s",
-                  s.contains("interrupted") ? "interrupted at" : "to", s["steps"].get<uint64_t>(),
-                  s["final_loss"].is_null() ? "-" : fmt::format("{:.4f}", number(s, "final_loss")),
-                  number(s, "samples_per_s"));
+      wrapped(fmt::format(
+          "{} rank{} on {} core{}, {} step {}: loss {}, {:.0f} samples/s{}", ranks,
+          ranks == 1 ? "" : "s", cores, cores == 1 ? "" : "s",
+          s.contains("interrupted") ? "interrupted at" : "to", s["steps"].get<uint64_t>(),
+          s["final_loss"].is_null() ? "-" : fmt::format("{:.4f}", number(s, "final_loss")),
+          number(s, "samples_per_s"),
+          s.contains("tokens_per_s") ? fmt::format(", {:.0f} tokens/s", number(s, "tokens_per_s"))
+                                     : "")) +
+      "\n";
   text += deaths(s) + times(s) + bytes(s) + bucket_table(s["buckets"]) +
           "Medians over the steps, each by itself; times in milliseconds.";
   for (const char* key : {"diagnosis", "suggestion"}) {

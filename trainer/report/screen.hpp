@@ -16,7 +16,7 @@ inline constexpr char kClearLine[] = "\r\033[K";
 /// Around a bar, which a narrow terminal then cuts off instead of wrapping it (DEC's mode 7).
 inline constexpr char kNoWrap[] = "\033[?7l", kWrap[] = "\033[?7h";
 
-/// `last_step`: of the run.
+/// `last_step`: of the run. The rate is in tokens where there are any, else in samples.
 std::string step_line(const StepRecord& record, uint64_t last_step);
 std::string validation_line(const ValidationRecord& record);
 

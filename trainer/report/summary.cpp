@@ -192,6 +192,8 @@ Json summarize(const RunFacts& facts, const Report& report, const std::vector<ui
                   {"parameter_hash", fmt::format("{:016x}", parameter_hash)},
                   {"relayout", relayout_of(facts)},
                   {"buckets", std::move(buckets)}};
+  const size_t tokens = facts.options.tokens_per_sample();
+  if (tokens > 0) summary["tokens_per_s"] = static_cast<double>(tokens) * samples_per_s;
   if (facts.interrupted) summary["interrupted"] = true;
   for (const Death& death : facts.deaths) {
     summary["deaths"].push_back(

@@ -150,11 +150,14 @@ Status record(Run<T>& run, const StepReport& made) {
                               step.number, run.options.lr));
   }
   if (!run.report) return {};
+  const double samples_per_s = static_cast<double>(made.samples) * 1e3 / made.times.step_ms;
+  const auto tokens = static_cast<double>(run.options.tokens_per_sample());
   run.report->add({.step = step.number,
                    .epoch = step.epoch,
                    .loss = made.loss,
                    .lr = step.rate,
-                   .samples_per_s = static_cast<double>(made.samples) * 1e3 / made.times.step_ms,
+                   .samples_per_s = samples_per_s,
+                   .tokens_per_s = tokens * samples_per_s,
                    .times = made.times,
                    .gradient_norm = made.update.norm,
                    .skipped = !made.update.made});
