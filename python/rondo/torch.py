@@ -9,7 +9,9 @@ import datetime
 import hashlib
 import logging
 import os
+import re
 import socket
+import sys
 import threading
 import time
 
@@ -127,8 +129,9 @@ class RondoBackend(Backend):
 
     def split(self, store, ranks, options):
         member = self.rank() in ranks
+        name = _name(options.group_name if options else "", sys._getframe(1))
         with self._one_at_a_time:
-            part = self._communicator.split(min(ranks) if member else None, ranks.index(self.rank()) if member else 0)
+            part = self._communicator.split(min(ranks) if member else None, ranks.index(self.rank()) if member else 0, name)
         if not member:  # torch would take None for a backend
             raise ValueError(f"rank {self.rank()} is in no group of split_ranks: give it one of its own, or use new_group()")
         options = options or Backend.Options("rondo", timeout=self._options._timeout)
@@ -380,6 +383,16 @@ class _Meeting:
         self._round += 1
         keys = [f"rondo/{self._generation}/{self._round}/{rank}" for rank in range(self._size)]
         self._store.set(keys[self._rank], blob)
+        return self._get(keys)
+
+    def first(self, text):
+        """Rank 0's text, on all ranks."""
+        key = f"rondo/{self._generation}/first"
+        if self._rank == 0:
+            self._store.set(key, text)
+        return self._get([key])[0].decode()
+
+    def _get(self, keys):
         try:
             self._store.wait(keys, self._timeout)  # the store's own is another one
         except dist.DistStoreError:
@@ -387,6 +400,15 @@ class _Meeting:
             raise rondo.Error(f"the process group was not made within {_seconds(self._timeout):g} s: rank{'s' * (len(late) > 1)} "
                               f"{', '.join(late)} did not come", "timeout", self._rank) from None
         return [bytes(self._store.get(key)) for key in keys]
+
+
+def _name(group_id, frame):
+    """What logs and rondo-status call a group: its description and torch's name for it, "mesh_dp-3". torch does not tell its backends
+    the description, which is a variable of the function of torch that makes the group. Its name may be a hash of 40 digits."""
+    description = frame.f_locals.get("group_desc") if frame is not None else None
+    if not isinstance(description, str) or not description or description == "undefined":
+        description = "group"
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", f"{description[:50]}-{group_id[:8]}".lstrip("."))
 
 
 def _create(given, options):
@@ -398,7 +420,9 @@ def _create(given, options):
     if given.split_from is not None:
         return given.split_from.split(given.store, given.global_ranks_in_group, options)
     rank, size = given.group_rank, given.group_size
-    communicator = rondo.Communicator(rank, size, all_gather=_Meeting(given.store, rank, size, given.timeout), timeout=_seconds(given.timeout))
+    meeting = _Meeting(given.store, rank, size, given.timeout)
+    name = meeting.first(_name(given.group_id, sys._getframe(1))) if given.global_ranks_in_group else "world"
+    communicator = rondo.Communicator(rank, size, all_gather=meeting, name=name, timeout=_seconds(given.timeout))
     return RondoBackend(rank, size, options, communicator)
 
 

@@ -495,6 +495,18 @@ def groups(rank, ranks):
     same(x, torch.full((1,), float(ranks)))
 
 
+def named(rank, ranks):
+    """Each group makes its communicator under a name of its own; rank 0 of a group says which."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=("dp", "tp"))
+    dist.new_group(list(range(1, ranks)))
+    dist.new_group(group_desc="._a b\u00e4/" if rank == 0 else "another")
+    dist.new_group(group_desc="d" * 200)
+    dist.split_group(split_ranks=[[0, 1], [2, 3]], group_desc="halves")
+    dist.new_group([0, 2], use_local_synchronization=True)
+
+
 def model():
     torch.manual_seed(1)
     return torch.nn.Sequential(torch.nn.Linear(6, 50), torch.nn.ReLU(), torch.nn.Linear(50, 3))

@@ -3,6 +3,7 @@
 torch 2.15."""
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -34,6 +35,14 @@ class Backend(unittest.TestCase):
     def test_three_ranks(self):
         self.ranks(3, "reductions", "moves", "messages", "works", "future_values", "outputs_without_wait", "futures", "numbered", "strided", "profiled", "concurrent", "released", "no_threads", "threads", "groups", "ends", "data_parallel", "buckets",
                    "sharded", "library_memory")
+
+    def test_logs_name_groups(self):
+        done = self.run_with((f"{BIN}/rondo-run", "-n", 4, "--timeout", 240, "--", sys.executable), "named", RONDO_LOG="info")
+        self.assertEqual(done.stdout.count("named: ok"), 4, done.stdout + done.stderr)
+        for words, times in ((r"world: rank \d of 4", 4), (r"mesh_dp-\d: rank \d of 2", 4), (r"mesh_tp-\d: rank \d of 2", 4),
+                             (r"group-\d: rank \d of 3", 3), (r"group-[0-9a-f]{8}: rank \d of 2", 2), (r"_a_b__-\d: rank \d of 4", 4),
+                             (r"halves-[0-9a-f]{8}: rank \d of 2", 4), (r"d{50}-\d: rank \d of 4", 4)):
+            self.assertEqual(len(re.findall(rf"[ \]]{words}: ", done.stdout + done.stderr)), times, words + done.stdout + done.stderr)
 
     def test_no_library_memory(self):
         self.ranks(2, "without_library_memory", RONDO_ARENA_BYTES="0")
