@@ -25,6 +25,7 @@ from torch._C._distributed_c10d import AllreduceOptions, Backend, ErrorType, Red
 
 import rondo
 from rondo import _buckets
+from rondo._shrink import shrunk
 from rondo._tensors import copy_parts, counts_of, expect_like, expect_one_each, in_order, joined, moved, reduced
 from rondo._works import Completion, RondoWork, forward_to_python, not_compiled
 
@@ -43,9 +44,9 @@ def _seconds(timeout):
 class RondoBackend(Backend):
     """The ranks of a process group as a rondo.Communicator."""
 
-    def __init__(self, rank, size, options, communicator):
+    def __init__(self, rank, size, options, communicator, name, store):
         super().__init__(rank, size)
-        self._communicator, self._options = communicator, options
+        self._communicator, self._options, self._name, self._store = communicator, options, name, store
         self._timeout = _seconds(options._timeout)
         self._completion = Completion()
         self._coalesced = None  # what was issued since start_coalescing()
@@ -63,6 +64,10 @@ class RondoBackend(Backend):
     @property
     def supports_splitting(self):
         return True
+
+    @property
+    def supports_shrinking(self):
+        return _finish_shrinking is not None
 
     @property
     def supports_coalescing(self):
@@ -137,12 +142,30 @@ class RondoBackend(Backend):
         options = options or Backend.Options("rondo", timeout=self._options._timeout)
         parents = self._options.global_ranks_in_group or range(self.size())
         options.global_ranks_in_group = [parents[rank] for rank in ranks]
-        return RondoBackend(part.rank, part.size, options, part)
+        return RondoBackend(part.rank, part.size, options, part, name, store)
 
     def perform_nocolor_split(self, _device):
         """This rank's part in a new_group() of others."""
         with self._one_at_a_time:
             self._communicator.split(None)
+
+    def shrink(self, ranks_to_exclude, shrink_flags=0, opts_override=None):
+        """A backend of all but the excluded ranks, which do not call it."""
+        members = [rank for rank in range(self.size()) if rank not in ranks_to_exclude]
+        options = opts_override or Backend.Options("rondo", timeout=self._options._timeout)
+        parents = self._options.global_ranks_in_group  # of the default group none: its ranks are numbered anew
+        options.global_ranks_in_group = [parents[rank] for rank in members] if parents else []
+        if shrink_flags & dist.distributed_c10d.SHRINK_ABORT:
+            self._communicator.abort(f"rank {self.rank()} called shrink_group with SHRINK_ABORT")
+        try:
+            self._store.check(["rondo"])  # torch clones it, and would wait for a server that is gone
+        except RuntimeError as failure:
+            raise RuntimeError("shrink_group: the process group's store does not answer: it has ended with the process that had it, rank "
+                               "0's unless the launcher or the program says otherwise") from failure
+        name = self._name.removesuffix("-shrunk") + "-shrunk"
+        with self._one_at_a_time:
+            left = shrunk(self._communicator, members, name=name, timeout=self._timeout)
+        return RondoBackend(left.rank, left.size, options, left, name, self._store)
 
     # ---- Running calls.
 
@@ -408,7 +431,7 @@ def _name(group_id, frame):
     description = frame.f_locals.get("group_desc") if frame is not None else None
     if not isinstance(description, str) or not description or description == "undefined":
         description = "group"
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", f"{description[:50]}-{group_id[:8]}".lstrip("."))
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", f"{description[:40]}-{group_id[:8]}".lstrip("."))
 
 
 def _create(given, options):
@@ -423,7 +446,22 @@ def _create(given, options):
     meeting = _Meeting(given.store, rank, size, given.timeout)
     name = meeting.first(_name(given.group_id, sys._getframe(1))) if given.global_ranks_in_group else "world"
     communicator = rondo.Communicator(rank, size, all_gather=meeting, name=name, timeout=_seconds(given.timeout))
-    return RondoBackend(rank, size, options, communicator)
+    return RondoBackend(rank, size, options, communicator, name, given.store)
+
+
+_finish_shrinking = getattr(dist.distributed_c10d, "_finalize_shrunk_group", None)  # torch 2.15's
+
+
+def _finish_shrinking_well(target, excluded, made):
+    """torch 2.15 says of any shrunk group on CPUs that it is Gloo's, for whose C++ class DistributedDataParallel then takes its backend,
+    and confuses ranks of the job with ranks of the group."""
+    group = _finish_shrinking(target, excluded, made)
+    if isinstance(made, RondoBackend):
+        group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, made)
+        group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+        ranks = made.options.global_ranks_in_group or range(made.size())
+        dist.distributed_c10d._world.pg_group_ranks[group] = {rank: number for number, rank in enumerate(ranks)}
+    return group
 
 
 def _host():
@@ -466,6 +504,8 @@ def register():
     if "RONDO" not in dist.Backend._plugins:
         _describe_job()
         forward_to_python()
+        if _finish_shrinking is not None:
+            dist.distributed_c10d._finalize_shrunk_group = _finish_shrinking_well
         dist.Backend.register_backend("rondo", _create, extended_api=True, devices=["cpu"])
 
 

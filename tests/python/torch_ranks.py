@@ -882,6 +882,122 @@ def death_in_backward(rank, ranks):
         ddp(torch.randn(4, 256)).sum().backward()
 
 
+def shrunk_without(excluded, expected, **named):
+    """What is left works, and is the default group. Returns how long it took."""
+    begun = time.monotonic()
+    dist.shrink_group(excluded, **named)
+    took = time.monotonic() - begun
+    assert dist.get_world_size() == len(expected) and dist.get_backend() == "rondo" and dist.group.WORLD.name() != "gloo"
+    assert dist.get_process_group_ranks(dist.group.WORLD) == list(range(len(expected)))
+    dist.all_gather_object(found := [None] * len(expected), os.environ["RANK"])
+    assert [int(r) for r in found] == expected, found
+    torch.manual_seed(2)
+    batches = torch.randn(4, 2 * len(expected), 6)
+    mine = batches[:, 2 * dist.get_rank():2 * dist.get_rank() + 2]
+    assert torch.allclose(trained(model(), mine, wrapped=True), trained(model(), batches), atol=1e-6)
+    return took
+
+
+def aborting_without(excluded, expected):
+    """While the excluded rank waits for something else, the others have called an all_reduce. Returns how long it took."""
+    store = dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == excluded:
+        with refused("SHRINK_ABORT"):
+            dist.recv(torch.ones(1), 0)
+        return None
+    work = dist.all_reduce(torch.ones(3), async_op=True)
+    store.add("called", 1)
+    while store.add("called", 0) < len(expected):
+        time.sleep(0.01)
+    took = shrunk_without([excluded], expected, shrink_flags=dist.distributed_c10d.SHRINK_ABORT)
+    with refused("SHRINK_ABORT"):
+        work.wait()
+    return took
+
+
+def dies():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def shrinks_after_failure(rank, ranks):
+    """Rank 1 dies in an all_reduce. Then rank 3 is left out, which is alive, and destroys its group when it learns of it."""
+    other = dist.new_group()
+    if rank == 1:
+        dies()
+    with refused("rank 1"):
+        dist.all_reduce(torch.ones(3))
+    shrunk_without([1], [0, 2, 3])
+    with refused("aborted the process group"):
+        dist.barrier(other)
+    dist.barrier(dist.new_group())
+    took = aborting_without(2, [0, 2])
+    assert took is None or took < 30, took
+
+
+def shrinks_waiting(rank, ranks):
+    """Rank 3 keeps its group, which has failed: the others, more than it, wait for it as long as RONDO_BOOTSTRAP_TIMEOUT says."""
+    took = aborting_without(3, [0, 1, 2])
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 3:
+        store.wait(["shrunk"])
+    elif rank == 0:
+        store.set("shrunk", "")
+    assert took is None or 4 <= took < 30, took
+
+
+def shrinks_without_the_living(rank, ranks):
+    """Rank 0 goes on alone, the others do not take part: they are more than it is. Before that, ranks differ in whom they exclude."""
+    store = dist.distributed_c10d._get_default_store()
+    if rank != 1:
+        with refused("do not exclude the same ones"):
+            dist.shrink_group([1, 3] if rank == 2 else [1])
+    dist.barrier()
+    if rank == 0:
+        shrunk_without([1, 2, 3], [0])
+        store.set("shrunk", "")
+    else:
+        store.wait(["shrunk"])
+        with refused("rank 0"):
+            dist.barrier()
+        store.add("done", 1)
+    while rank == 0 and store.add("done", 0) < 3:  # it has the store
+        time.sleep(0.01)
+
+
+def shrinks_after_deaths(rank, ranks):
+    """Ranks 1 and 3 are dead, and nobody knows. Who is not excluded is named."""
+    if rank in (1, 3):
+        dies()
+    with refused("ranks 0, 2 are left", "ranks 0, 2, 3"):
+        dist.shrink_group([1])
+    shrunk_without([1, 3], [0, 2])
+    if rank == 2:
+        dies()
+    shrunk_without([1], [0])
+
+
+def shrinks_without_store(rank, ranks):
+    """Rank 0 has the store."""
+    if rank == 0:
+        dies()
+    with refused("rank 0"):
+        dist.barrier()
+    with refused("shrink_group: the process group's store does not answer"):
+        dist.shrink_group([0])
+
+
+def shrinks_subgroup(rank, ranks):
+    """No groups are made after it: torch counts them, and here ranks 1 and 2 have made one more."""
+    part = dist.new_group([1, 2, 3])
+    if rank in (1, 2):
+        part = dist.shrink_group([2], part)  # rank 3, by its number in the group
+        assert dist.get_process_group_ranks(part) == [1, 2]
+        dist.broadcast(x := torch.full((1,), float(rank)), 2, group=part)
+        assert x.item() == 2 == dist.get_world_size(part)
+    dist.barrier()
+    assert dist.get_world_size() == ranks
+
+
 def forked(rank, ranks):
     work = dist.irecv(y := torch.zeros(3), (rank + 1) % ranks)
     work.get_future()

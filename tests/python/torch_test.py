@@ -41,7 +41,7 @@ class Backend(unittest.TestCase):
         self.assertEqual(done.stdout.count("named: ok"), 4, done.stdout + done.stderr)
         for words, times in ((r"world: rank \d of 4", 4), (r"mesh_dp-\d: rank \d of 2", 4), (r"mesh_tp-\d: rank \d of 2", 4),
                              (r"group-\d: rank \d of 3", 3), (r"group-[0-9a-f]{8}: rank \d of 2", 2), (r"_a_b__-\d: rank \d of 4", 4),
-                             (r"halves-[0-9a-f]{8}: rank \d of 2", 4), (r"d{50}-\d: rank \d of 4", 4)):
+                             (r"halves-[0-9a-f]{8}: rank \d of 2", 4), (r"d{40}-\d: rank \d of 4", 4)):
             self.assertEqual(len(re.findall(rf"[ \]]{words}: ", done.stdout + done.stderr)), times, words + done.stdout + done.stderr)
 
     def test_no_library_memory(self):
@@ -53,6 +53,13 @@ class Backend(unittest.TestCase):
     def test_a_death_is_an_error_of_the_others(self):
         done = self.run_with((f"{BIN}/rondo-run", "-n", 3, "--timeout", 240, "--", sys.executable), "death_in_backward")
         self.assertEqual(done.stdout.count("death_in_backward: ok"), 2, done.stdout + done.stderr)
+
+    def test_shrinks(self):
+        launcher = (f"{BIN}/rondo-run", "-n", 4, "--timeout", 240, "--elastic", "--", sys.executable)
+        for cases, ended in ((("shrinks_after_failure",), 3), (("shrinks_subgroup", "shrinks_waiting"), 4), (("shrinks_without_the_living",), 4),
+                             (("shrinks_after_deaths",), 1), (("shrinks_without_store",), 3)):
+            done = self.run_with(launcher, *cases, RONDO_BOOTSTRAP_TIMEOUT="4" if "shrinks_waiting" in cases else "60")
+            self.assertEqual(done.stdout.count(f"{cases[-1]}: ok"), ended, done.stdout + done.stderr)
 
     def test_torchrun_starts_again(self):
         launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "--max-restarts", 1)
