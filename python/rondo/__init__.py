@@ -5,9 +5,9 @@ import sys
 import threading
 from typing import NamedTuple
 
-from rondo import _rondo
+from rondo import _objects, _rondo
 from rondo._envelope import Envelope
-from rondo._error import Error
+from rondo._error import Error, described
 from rondo._rondo import DeviceMemory, Work, is_library_memory, make_unique_id
 
 __all__ = ["ANY_SOURCE", "ANY_TAG", "Communicator", "DeviceMemory", "Envelope", "Error", "Place", "Work", "empty", "is_library_memory",
@@ -46,15 +46,6 @@ def _from_mpi(comm, **settings):
     return Communicator(comm.Get_rank(), comm.Get_size(), all_gather=comm.allgather, **settings)
 
 
-def _described(failure):
-    """As the C API takes it: an exception's text may not be had, or not be UTF-8."""
-    try:
-        text = f"{type(failure).__name__}: {failure}"
-    except Exception:  # noqa: BLE001
-        text = type(failure).__name__
-    return text.encode("utf-8", "replace").decode()
-
-
 @contextlib.contextmanager
 def _group(self):
     """Calls inside `with c.group():` run together at its end: messages in any order, collectives in theirs. After an exception
@@ -63,7 +54,7 @@ def _group(self):
     try:
         yield self
     except BaseException as failure:
-        self._group_abandon(_described(failure))
+        self._group_abandon(described(failure))
         raise
     self._group_end()
 
@@ -72,12 +63,14 @@ def _exit(self, kind, failure, _):
     """Closes it. After an exception other ranks must not wait for this one; sys.exit(0) is none."""
     if kind is not None and not (kind is SystemExit and failure.code in (None, 0)):
         with contextlib.suppress(Error, ValueError):
-            self.abort(f"rank {self.rank} left after {_described(failure)}")
+            self.abort(f"rank {self.rank} left after {described(failure)}")
     self.close()
 
 
 Communicator.from_mpi = staticmethod(_from_mpi)
 Communicator.group = _group
+Communicator.broadcast_object = _objects.broadcast_object
+Communicator.all_gather_object = _objects.all_gather_object
 Communicator.__enter__ = lambda self: self
 Communicator.__exit__ = _exit
 Communicator.__module__ = Work.__module__ = Envelope.__module__ = Error.__module__ = "rondo"

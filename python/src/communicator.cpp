@@ -500,6 +500,8 @@ void bind_communicator(nb::module_& module) {
       .def_prop_ro("rank", &PyCommunicator::rank)
       .def_prop_ro("size", &PyCommunicator::size)
       .def_prop_ro("hosts", hosts)
+      .def_prop_ro("_on_device", &PyCommunicator::on_device)
+      .def_prop_ro("_in_group", &PyCommunicator::in_group)
       .def("finish", &PyCommunicator::finish)
       .def("close", &PyCommunicator::close)
       .def("_group_start", &PyCommunicator::group_start)

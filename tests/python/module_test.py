@@ -34,7 +34,8 @@ class UnderALauncher(unittest.TestCase):
         return done.stdout.count(": ok")
 
     def test_collectives_messages_and_state(self):
-        cases = ("equal_blocks", "roots", "varying_blocks", "kinds_of_memory", "messages", "asynchronous", "finishes", "places", "state")
+        cases = ("equal_blocks", "roots", "varying_blocks", "kinds_of_memory", "messages", "objects", "asynchronous", "finishes", "places",
+                 "state")
         for ranks in (1, 2, 3):
             with self.subTest(ranks=ranks):
                 self.assertEqual(self.ranks(ranks, *cases), ranks * len(cases))
@@ -98,6 +99,7 @@ class Alone(unittest.TestCase):
         self.refused("in seconds", c.all_reduce, x, timeout=-1)
         self.refused("in seconds", rondo.Communicator, 0, 1, timeout=float("nan"))
         self.refused("root 1 is not a rank of 1", c.broadcast, x, 1)
+        self.refused("root 1 is not a rank of 1", c.broadcast_object, x, 1)
         self.refused("counts has 2 entries, it needs one for each of 1 ranks", c.all_gather_v, x, x.copy(), [1, 2])
         self.refused("counts[0] is -6", c.all_gather_v, x, x.copy(), [-6])
         self.refused("offsets[0] is -1", c.scatter_v, x, x.copy(), [6], [-1])

@@ -150,6 +150,43 @@ def messages(c):
     same(y[:7], data((r - 1) % n, 7))
 
 
+class Unpicklable:
+    def __reduce__(self):
+        raise TypeError("not \udc80 this one")
+
+
+def objects(c):
+    n, r = c.size, c.rank
+    for root in range(n):
+        given = {"from": root, "text": "x" * 100000 * root, "none": None}
+        found = c.broadcast_object(given if r == root else Unpicklable(), root)
+        assert found == given and found is not given
+    assert c.broadcast_object() is None
+    assert c.all_gather_object(["rank", r] * r, timeout=60) == [["rank", rank] * rank for rank in range(n)]
+    if np is not None:
+        same(c.all_gather_object(data(r, 3 + r))[n - 1], data(n - 1, 2 + n))
+    last = n - 1
+    for call in (lambda x: c.broadcast_object(x, last), c.all_gather_object):
+        try:
+            call(Unpicklable() if r == last else "x" * 1000000)
+        except TypeError as error:
+            assert r == last and str(error).startswith("not "), error
+        except rondo.Error as error:
+            assert r != last and error.code == "invalid argument", error.code
+            assert f"the object of rank {last} cannot be pickled: TypeError: not ? this one" in str(error), error
+        else:
+            raise AssertionError("no error")
+    assert c.all_gather_object(r) == list(range(n))  # it goes on
+    for call in (c.broadcast_object, c.all_gather_object):
+        try:
+            with c.duplicate() as other, other.group():
+                getattr(other, call.__name__)(1)
+        except ValueError as error:
+            assert "inside a group" in str(error), error
+        else:
+            raise AssertionError("no error")
+
+
 def asynchronous(c):
     n, r = c.size, c.rank
     work = [c.all_reduce(data(r, 1000), async_op=True) for _ in range(20)]
