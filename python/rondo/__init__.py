@@ -1,4 +1,4 @@
-"""rondo: collective communication between processes of one machine. docs/python.md in the source explains it."""
+"""rondo: collective communication between processes, of one machine or of several. docs/python.md in the source explains it."""
 import contextlib
 import operator
 import sys

@@ -34,7 +34,7 @@ class Backend(unittest.TestCase):
 
     def test_three_ranks(self):
         self.ranks(3, "reductions", "moves", "messages", "works", "future_values", "outputs_without_wait", "futures", "numbered", "strided", "profiled", "concurrent", "released", "no_threads", "threads", "groups", "ends", "data_parallel", "buckets",
-                   "sharded", "library_memory")
+                   "sharded", "checkpointed", "library_memory")
 
     def test_logs_name_groups(self):
         done = self.run_with((f"{BIN}/rondo-run", "-n", 4, "--timeout", 240, "--", sys.executable), "named", RONDO_LOG="info")
@@ -58,7 +58,7 @@ class Backend(unittest.TestCase):
         launcher = (f"{BIN}/rondo-run", "-n", 4, "--timeout", 240, "--elastic", "--", sys.executable)
         for cases, ended in ((("shrinks_after_failure",), 3), (("shrinks_subgroup", "shrinks_waiting"), 4), (("shrinks_without_the_living",), 4),
                              (("shrinks_after_deaths",), 1), (("shrinks_without_store",), 3)):
-            done = self.run_with(launcher, *cases, RONDO_BOOTSTRAP_TIMEOUT="4" if "shrinks_waiting" in cases else "60")
+            done = self.run_with(launcher, *cases, RONDO_BOOTSTRAP_TIMEOUT="6" if "shrinks_waiting" in cases else "60")
             self.assertEqual(done.stdout.count(f"{cases[-1]}: ok"), ended, done.stdout + done.stderr)
 
     def test_torchrun_starts_again(self):
