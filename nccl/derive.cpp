@@ -97,7 +97,11 @@ Result<CommCreation> shrink(const Comm& parent, const int* excluded, int count,
   auto comm = std::make_shared<ncclComm>(parent->device, settings.blocking);
   const auto create = [=, members = std::move(members)]() -> Created {
     return parent->use("ncclCommShrink", [&](Communicator& on) -> Created {
-      return on.status().ok() ? meet_members(on, members) : regroup(on, members);
+      if (on.status().ok()) {
+        Created met = meet_members(on, members);
+        if (met.ok() || on.status().ok()) return met;
+      }
+      return regroup(on, members);  // also where another rank has found the failure just now
     });
   };
   return CommCreation{std::move(comm), parent, create};

@@ -364,6 +364,26 @@ static void killed(int rank) {
   expect_ok(__LINE__, ncclCommAbort(comm));
 }
 
+/* Rank 1 is killed. Rank 2 shrinks before anybody has noticed; rank 0 notices before it shrinks. */
+static void killed_before_a_shrink(int rank) {
+  ncclComm_t comm = join(rank, kRanks), left = NULL;
+  int x = 1, excluded[1] = {1};
+  expect_sum(__LINE__, comm, kRanks);
+  if (rank == 1) kill(getpid(), SIGKILL);
+  if (rank == 0) {
+    await(2);
+    expect_error(__LINE__, ncclAllReduce(&x, &x, 1, ncclInt32, ncclSum, comm, NULL),
+                 ncclRemoteError, "rank 1");
+  } else {
+    announce(2);
+  }
+  expect_ok(__LINE__, ncclCommShrink(comm, excluded, 1, &left, NULL, NCCL_SHRINK_DEFAULT));
+  expect_rank(__LINE__, left, rank / 2);
+  expect_sum(__LINE__, left, 2);
+  expect_ok(__LINE__, ncclCommDestroy(left));
+  expect_ok(__LINE__, ncclCommAbort(comm));
+}
+
 /* Rank 0 is in no call and leaves; the others, which wait for it, learn who left. */
 static void abort_beside_waiting(int rank) {
   ncclComm_t comm = join(rank, kRanks);
@@ -460,6 +480,7 @@ int main(void) {
                {"splits", kRanks, 0, splits},
                {"shrinks and grows", kRanks, 0, shrinks_and_grows},
                {"killed", kRanks, 1U << 1, killed},
+               {"killed before a shrink", kRanks, 1U << 1, killed_before_a_shrink},
                {"abort beside waiting ranks", kRanks, 0, abort_beside_waiting},
                {"abort of one's own call", 2, 0, abort_own_call},
                {"disagree", 2, 0, disagree},
