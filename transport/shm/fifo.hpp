@@ -41,6 +41,7 @@ class FifoPlace {
       : fifo_(fifo),
         lines_(header_lines(fifo.depth)),
         end_(ring_bytes(fifo.depth, fifo.capacity, 0)),
+        least_(fifo.ring_bytes > end_ ? 0 : fifo.capacity),
         short_bytes_(fifo.capacity > kShortBytes ? kShortBytes : kInlineBytes),
         short_slots_(fifo.capacity > kShortBytes ? fifo.data + fifo.ring_bytes : nullptr) {}
 
@@ -71,7 +72,7 @@ class FifoPlace {
   void pass(MessageKind kind, size_t bytes) {
     line_ = line_ + 1 == lines_ ? 0 : line_ + 1;
     if (kind == MessageKind::kSlot) {
-      slot_ = next_slot(slot_, bytes, fifo_.capacity, end_);
+      slot_ = next_slot(slot_, std::max(bytes, least_), fifo_.capacity, end_);
       if (slot_ == 0) begin_round();
     }
   }
@@ -89,6 +90,7 @@ class FifoPlace {
   uint32_t rounds_ = 0;  // that the ring has been gone round since it last grew
   size_t slot_ = 0;      // bytes from the ring's front
   size_t end_ = 0;       // of as much of the ring as is in use
+  size_t least_ = 0;     // bytes that a slot takes
   size_t short_bytes_ = 0;
   std::byte* short_slots_ = nullptr;  // null: there are none
 };
