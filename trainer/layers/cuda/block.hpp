@@ -173,6 +173,33 @@ RONDO_DEVICE void store(const Pack<T, N>& pack, T* to) {
   *reinterpret_cast<Pack<T, N>*>(to) = pack;
 }
 
+/// Likewise to a GPU's memory, not a block's. nvcc at times splits store() into accesses of 4 bytes.
+template <int N, class T>
+RONDO_DEVICE void store_global(const Pack<T, N>& pack, T* to) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(pack) == 16) {
+    uint32_t words[4];
+    memcpy(words, &pack, sizeof(words));
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
+                 "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+                 : "memory");
+    return;
+  }
+#endif
+  store(pack, to);
+}
+
+/// store() of elements that need several accesses, to each of which `to` is aligned.
+template <int N, class T>
+RONDO_DEVICE void store_packs(const Pack<T, N>& pack, T* to) {
+  constexpr int kEach = N < kPack<T> ? N : kPack<T>;
+  for (int i = 0; i < N; i += kEach) {
+    Pack<T, kEach> part;
+    for (int j = 0; j < kEach; ++j) part.at[j] = pack.at[i + j];
+    store(part, to + i);
+  }
+}
+
 constexpr size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
 
 /// Calls f(0), f(1), ... f(N - 1): a loop that is unrolled, so that arrays that f indexes can stay in

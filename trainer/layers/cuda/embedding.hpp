@@ -60,38 +60,56 @@ struct EmbeddingBackwardKernel {
   Wide<T>* partial;  // [embedding_partial()]
   T* dtable;
 
-  static constexpr uint32_t kThreads = 128, kAtOnce = 4;
+  static constexpr uint32_t kThreads = 128, kAtOnce = 8;
   Grid grid() const {
     return {.x = static_cast<uint32_t>(embedding_parts(symbols)),
             .y = static_cast<uint32_t>(ceil_div(size, size_t{kThreads} * N))};
   }
-  size_t shared_bytes() const { return 0; }
+  size_t shared_bytes() const { return 2 * kPlaces * sizeof(int32_t); }
 
   template <class Block>
   RONDO_DEVICE void run(Block& block) const {
+    const size_t begin = size_t{block.index().x} * kPlacesOfPart;
+    // Of the part's places, counted from 1, the one before them and the one after them: where there is
+    // none, the token is -1.
+    int32_t* const symbol = block.template shared<int32_t>();
+    int32_t* const token = symbol + kPlaces;
+    if (const uint32_t i = block.thread(); i < kPlaces) {
+      const bool exists = begin + i > 0 && begin + i <= symbols;
+      symbol[i] = order[exists ? begin + i - 1 : begin];
+      token[i] = exists ? x[symbol[i]] : -1;
+    }
+    block.sync();
     const size_t column = (size_t{block.index().y} * kThreads + block.thread()) * N;
     if (column >= size) return;
-    const size_t begin = size_t{block.index().x} * kPlacesOfPart;
-    const size_t end = begin + kPlacesOfPart < symbols ? begin + kPlacesOfPart : symbols;
-    // Of the token whose places come now.
-    bool began_before = begin > 0 && x[order[begin - 1]] == x[order[begin]];
-    RunSums sums{};
-    for (size_t first = begin; first < end; first += kAtOnce) {
-      Pack<T, N> got[kAtOnce];
-      int32_t tokens[kAtOnce + 1];
-      unrolled<kAtOnce + 1>([&](uint32_t j) {
-        const int32_t symbol = order[first + j < symbols ? first + j : symbols - 1];
-        tokens[j] = x[symbol];
-        if (j < kAtOnce) got[j] = load<N>(dy + static_cast<size_t>(symbol) * size + column);
+    const auto last =
+        static_cast<uint32_t>(begin + kPlacesOfPart < symbols ? kPlacesOfPart : symbols - begin);
+    bool began_before = token[0] == token[1];  // the token whose places come now
+    Pack<Wide<T>, N> sums{};
+    for (uint32_t first = 1; first <= last; first += kAtOnce) {
+      Pack<T, N> gradient[kAtOnce], row[kAtOnce];
+      unrolled<kAtOnce>([&](uint32_t j) {
+        const uint32_t place = first + j <= last ? first + j : first;
+        gradient[j] = load<N>(dy + static_cast<size_t>(symbol[place]) * size + column);
+        // A row is written after its token's last place, not before. It is read for every place, because
+        // a branch would part the reads.
+        row[j] = load<N>(dtable + static_cast<size_t>(token[place]) * size + column);
       });
       after_reads();
       unrolled<kAtOnce>([&](uint32_t j) {
-        const size_t next = first + j + 1;
-        if (next > end) return;
-        for (int n = 0; n < N; ++n) sums.pack[n / kWide].at[n % kWide] += widen(got[j].at[n]);
-        const bool goes_on = next < symbols && tokens[j + 1] == tokens[j];
-        if (goes_on && next < end) return;
-        leave(sums, tokens[j], began_before, goes_on, block.index().x, column);
+        const uint32_t place = first + j;
+        if (place > last) return;
+        for (int n = 0; n < N; ++n) sums.at[n] += widen(gradient[j].at[n]);
+        const bool goes_on = token[place + 1] == token[place];
+        if (goes_on && place < last) return;
+        if (began_before || goes_on) {
+          const size_t which = 2 * size_t{block.index().x} + (began_before ? 0 : 1);
+          store_packs(sums, partial + which * size + column);
+        } else {
+          Pack<T, N> out;
+          for (int n = 0; n < N; ++n) out.at[n] = narrow<T>(widen(row[j].at[n]) + sums.at[n]);
+          store_global(out, dtable + static_cast<size_t>(token[place]) * size + column);
+        }
         sums = {};
         began_before = false;
       });
@@ -99,25 +117,7 @@ struct EmbeddingBackwardKernel {
   }
 
  private:
-  static constexpr int kWide = N < kPack<Wide<T>> ? N : kPack<Wide<T>>;
-  struct RunSums {
-    Pack<Wide<T>, kWide> pack[N / kWide];
-  };
-
-  RONDO_DEVICE void leave(const RunSums& sums, int32_t token, bool began_before, bool goes_on,
-                          size_t part, size_t column) const {
-    if (began_before || goes_on) {
-      Wide<T>* const to = partial + (2 * part + (began_before ? 0 : 1)) * size + column;
-      for (int k = 0; k < N / kWide; ++k) store(sums.pack[k], to + k * kWide);
-      return;
-    }
-    T* const to = dtable + static_cast<size_t>(token) * size + column;
-    Pack<T, N> out = load<N>(to);
-    for (int n = 0; n < N; ++n) {
-      out.at[n] = narrow<T>(widen(out.at[n]) + sums.pack[n / kWide].at[n % kWide]);
-    }
-    store(out, to);
-  }
+  static constexpr uint32_t kPlaces = kPlacesOfPart + 2;
 };
 
 /// The rest: of a token whose places are in several parts, the block of the first one adds what these
