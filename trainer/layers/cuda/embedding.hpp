@@ -130,7 +130,7 @@ struct AddEmbeddingPartsKernel {
   const Wide<T>* partial;
   T* dtable;
 
-  static constexpr uint32_t kThreads = 256, kAtOnce = 4;
+  static constexpr uint32_t kThreads = 256, kAtOnce = 16;
   Grid grid() const {
     const size_t parts = embedding_parts(symbols);  // in the last one no token begins that goes on
     return {.x = parts == 0 ? 0 : static_cast<uint32_t>(parts - 1),
@@ -145,6 +145,8 @@ struct AddEmbeddingPartsKernel {
     const int32_t token = x[order[end - 1]];
     if (column >= size || x[order[end]] != token) return;
     if (begin > 0 && x[order[begin - 1]] == token) return;
+    T* const to = dtable + static_cast<size_t>(token) * size + column;
+    const T before = *to;
     Wide<T> sum = partial[(2 * part + 1) * size + column];
     bool goes_on = true;
     for (size_t first = end; goes_on; first += kAtOnce * kPlacesOfPart) {
@@ -159,8 +161,7 @@ struct AddEmbeddingPartsKernel {
       unrolled<kAtOnce>([&](uint32_t j) { sum += counts[j] ? got[j] : 0; });
       goes_on = counts[kAtOnce - 1];
     }
-    T* const to = dtable + static_cast<size_t>(token) * size + column;
-    *to = narrow<T>(widen(*to) + sum);
+    *to = narrow<T>(widen(before) + sum);
   }
 };
 
