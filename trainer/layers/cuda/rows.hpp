@@ -96,7 +96,6 @@ struct ColumnTile {
   }
   size_t shared_bytes() const { return kWarps * kColumns * sizeof(Wide<T>); }
 
-  static constexpr uint32_t kAtOnce = 2;  // rows of a warp
   using ColumnSums = Pack<Wide<T>, N>;
 
   /// partial[kSums x slices x width]: the slice's sums. read(row, column) returns what there is of N
@@ -108,10 +107,12 @@ struct ColumnTile {
     const size_t column = block.index().x * kColumns + size_t{lane} * N;
     const size_t first = block.index().y * kRowsOfSlice;
     const size_t end = first + kRowsOfSlice < rows ? first + kRowsOfSlice : rows;
+    using Row = decltype(read(first, column));
+    constexpr uint32_t kAtOnce = 4 * sizeof(Pack<T, N>) / sizeof(Row);  // rows: four packs
     ColumnSums sums[kSums] = {};
     for (size_t row = first + warp; row < end && column < width; row += kWarps * kAtOnce) {
       // Past the end the first row again, which does not count: a branch would part the reads.
-      decltype(read(row, column)) got[kAtOnce];
+      Row got[kAtOnce];
       const auto at = [&](uint32_t j) { return row + j * kWarps < end ? row + j * kWarps : row; };
       unrolled<kAtOnce>([&](uint32_t j) { got[j] = read(at(j), column); });
       after_reads();
@@ -184,7 +185,7 @@ struct AddSlicesKernel {
   RONDO_DEVICE void run(Block& block) const {
     const uint32_t columns = kThreads / turns(), turn = block.thread() / columns;
     const size_t column = size_t{block.index().x} * columns + block.thread() % columns;
-    constexpr uint32_t kAtOnce = 4;
+    constexpr uint32_t kAtOnce = 16;
     Wide<T> sum = 0;
     for (size_t s = turn; s < slices && column < width; s += kAtOnce * turns()) {
       Wide<T> got[kAtOnce];
