@@ -89,17 +89,26 @@ TEST_CASE("cuda rows: a bias with ReLU, its backward, and sums of columns equal 
   });
 }
 
-TEST_CASE("cuda rows: slices are added whatever their number") {
+TEST_CASE("cuda rows: slices are added whatever their number, and those of a second sum") {
   constexpr size_t kWidth = 37;
   for (const size_t slices : {0, 1, 7, 8, 9, 31, 32, 33, 127, 128, 129, 300}) {
     INFO(slices << " slices");
-    const Values partial = noise(slices * kWidth, 1), before = noise(kWidth, 2);
+    const Values partial = noise(2 * slices * kWidth, 1), before = noise(2 * kWidth, 2);
     Values expected = before;
-    for (size_t i = 0; i < partial.size(); ++i) expected[i % kWidth] += partial[i];
+    for (size_t i = 0; i < partial.size(); ++i) {
+      expected[(i < slices * kWidth ? 0 : kWidth) + i % kWidth] += partial[i];
+    }
     const Values got = in_every_order<double>([&](Order order) {
-      return add_slices<double>(slices, kWidth, partial, 0, true, before, order);
+      Values sums = before;
+      walk(cuda::AddSlicesKernel<double>{slices, kWidth, partial.data(), true, sums.data(),
+                                         sums.data() + kWidth},
+           order);
+      return sums;
     });
     check_close(got, expected, 300 * unit<double>());
+    const std::vector<double> first(before.begin(), before.begin() + kWidth);
+    REQUIRE(add_slices<double>(slices, kWidth, partial, 0, true, first, kOrders[0]) ==
+            Values(got.begin(), got.begin() + kWidth));
   }
 }
 

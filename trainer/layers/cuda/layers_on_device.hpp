@@ -202,8 +202,7 @@ class LayersOnDevice {
             LayerNormBackwardParametersKernel<T, n>{p.rows, p.width, p.normal, p.dy,
                                                     partial(slices, 2 * p.width)});
     });
-    add_slices(slices, p.width, partial_.data(), accumulate, p.dgamma);
-    add_slices(slices, p.width, partial_.data() + slices * p.width, accumulate, p.dbeta);
+    add_slices(slices, p.width, partial_.data(), accumulate, p.dgamma, p.dbeta);
   }
   void gelu_forward(size_t rows, size_t width, const T* bias, T* x, T* y) {
     by_packs(width, {bias, x, y}, [&](auto n) {
@@ -484,8 +483,9 @@ class LayersOnDevice {
     RONDO_CHECK(slices * width <= partial_.count());
     return partial_.data();
   }
-  void add_slices(size_t slices, size_t width, const Wide* sums, bool accumulate, T* to) {
-    start("sums of slices", AddSlicesKernel<T>{slices, width, sums, accumulate, to});
+  void add_slices(size_t slices, size_t width, const Wide* sums, bool accumulate, T* to,
+                  T* second = nullptr) {
+    start("sums of slices", AddSlicesKernel<T>{slices, width, sums, accumulate, to, second});
   }
   /// False: rows are too wide for registers. Else `slices` are those of its sums.
   bool layer_norm_backward_whole(const LayerNormBackward<T, Wide>& p, size_t& slices) {

@@ -167,31 +167,39 @@ struct SumColumnsKernel {
   }
 };
 
-/// sums[width] = the sum of partial[slices x width]; added when `accumulate`. Where there are slices
-/// enough the warps of a block take turns at them, since few blocks would read one after the other.
+/// sums[width] = the sum of partial[slices x width]; added when `accumulate`. `second`: the same of the
+/// slices after those, unless it is null. Where there are slices enough the warps of a block take turns
+/// at them, since few blocks would read one after the other.
 template <class T>
 struct AddSlicesKernel {
   size_t slices, width;
   const Wide<T>* partial;
   bool accumulate;
   T* sums;
+  T* second = nullptr;
 
   static constexpr uint32_t kThreads = 256;
   constexpr uint32_t turns() const { return slices < kThreads / kWarp ? 1 : kThreads / kWarp; }
-  Grid grid() const { return {.x = static_cast<uint32_t>(ceil_div(width, kThreads / turns()))}; }
+  Grid grid() const {
+    return {.x = static_cast<uint32_t>(ceil_div(width, kThreads / turns())),
+            .y = second == nullptr ? 1u : 2u};
+  }
   size_t shared_bytes() const { return kThreads * sizeof(Wide<T>); }
 
   template <class Block>
   RONDO_DEVICE void run(Block& block) const {
     const uint32_t columns = kThreads / turns(), turn = block.thread() / columns;
     const size_t column = size_t{block.index().x} * columns + block.thread() % columns;
+    const bool is_second = block.index().y > 0;
+    const Wide<T>* const from = partial + (is_second ? slices * width : 0);
+    T* const to = is_second ? second : sums;
     constexpr uint32_t kAtOnce = 16;
     Wide<T> sum = 0;
     for (size_t s = turn; s < slices && column < width; s += kAtOnce * turns()) {
       Wide<T> got[kAtOnce];
       unrolled<kAtOnce>([&](uint32_t j) {
         const size_t at = s + j * turns();
-        got[j] = partial[(at < slices ? at : s) * width + column];
+        got[j] = from[(at < slices ? at : s) * width + column];
       });
       after_reads();
       unrolled<kAtOnce>([&](uint32_t j) { sum += s + j * turns() < slices ? got[j] : 0; });
@@ -201,7 +209,7 @@ struct AddSlicesKernel {
     block.sync();
     if (turn > 0 || column >= width) return;
     for (uint32_t t = 1; t < turns(); ++t) sum += of_turns[t * columns + block.thread()];
-    sums[column] = narrow<T>(accumulate ? widen(sums[column]) + sum : sum);
+    to[column] = narrow<T>(accumulate ? widen(to[column]) + sum : sum);
   }
 };
 
