@@ -246,15 +246,6 @@ RONDO_DEVICE T read_inside(const T* from, uint32_t index, bool inside) {
 #endif
 }
 
-/// Has nvcc widen the pack's elements anew where it would keep what it has widened, in more registers.
-template <class T, int N>
-RONDO_DEVICE void forget_wide([[maybe_unused]] Pack<T, N>& pack) {
-#if defined(__CUDA_ARCH__)
-  auto* const words = reinterpret_cast<uint32_t*>(&pack);
-  unrolled<sizeof(pack) / sizeof(uint32_t)>([&](uint32_t i) { asm volatile("" : "+r"(words[i])); });
-#endif
-}
-
 /// The fold of all threads' values of a warp; every thread gets it.
 template <class Block, class W, class Fold>
 RONDO_DEVICE W warp_fold(Block& block, W value, const Fold& fold) {

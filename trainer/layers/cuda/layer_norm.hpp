@@ -114,8 +114,8 @@ struct LayerNormBackwardInputKernel {
       Pack<T, N> to = load<N>(dx + at + c);
       for (int j = 0; j < N; ++j) {
         const W dnormal = widen(gradient.at[j]) * widen(scale.at[j]);
-        const W own = factor * (dnormal - sum - widen(value.at[j]) * weighted);
-        to.at[j] = narrow<T>(widen(to.at[j]) + own);
+        const W own = multiply_add(-widen(value.at[j]), weighted, dnormal - sum);
+        to.at[j] = narrow<T>(multiply_add(factor, own, widen(to.at[j])));
       }
       store(to, dx + at + c);
     }
@@ -157,9 +157,9 @@ struct LayerNormBackwardParametersKernel {
   }
 };
 
-/// What the two above do, in one pass over memory: a warp keeps a row in registers, and the sums of its
-/// rows' columns. width is a multiple of kPack<T>, at most kPacks times a warp's packs. partial: as
-/// above, but of slices().
+/// What the two above do, in one pass over memory: a warp keeps a row in shared memory, and the sums of
+/// its rows' columns in registers. width is a multiple of kPack<T>, at most kPacks times a warp's packs.
+/// partial: as above, but of slices().
 template <class T, int kPacks>
 struct LayerNormBackwardKernel {
   size_t rows, width;
@@ -171,13 +171,14 @@ struct LayerNormBackwardKernel {
   Wide<T>* partial;
 
   static constexpr int kN = kPack<T>;
-  static constexpr uint32_t kThreads = 384, kWarps = kThreads / kWarp;
+  static constexpr uint32_t kThreads = 256, kWarps = kThreads / kWarp;
   static constexpr size_t kMostWidth = size_t{kPacks} * kWarp * kN;
-  static constexpr size_t kRowsOfSlice = 128;
+  static constexpr size_t kRowsOfSlice =
+      64;  // two blocks fit on a multiprocessor, up to three packs
 
   static constexpr size_t slices(size_t rows) { return ceil_div(rows, kRowsOfSlice); }
   Grid grid() const { return {.x = static_cast<uint32_t>(slices(rows))}; }
-  size_t shared_bytes() const { return kWarps * width * sizeof(Wide<T>); }
+  size_t shared_bytes() const { return sizeof(Stage) * kWarps * 2; }
 
   template <class Block>
   RONDO_DEVICE void run(Block& block) const {
@@ -191,22 +192,31 @@ struct LayerNormBackwardKernel {
     Pack<W, kN> dgamma[kPacks] = {}, dbeta[kPacks] = {};
     const size_t first = size_t{block.index().x} * kRowsOfSlice;
     const size_t end = first + kRowsOfSlice < rows ? first + kRowsOfSlice : rows;
-    for (size_t row = first + warp; row < end; row += kWarps) {
-      Pack<T, kN> gradient[kPacks] = {}, value[kPacks] = {}, to[kPacks] = {};
+    // A warp's next row is on its way while it computes. Each thread uses what it has copied itself.
+    Stage* const stages = block.template shared<Stage>() + 2 * warp;
+    const auto fetch = [&](size_t row, Stage& to) {
+      if (row >= end) return;
       unrolled<kPacks>([&](uint32_t k) {
-        if (column(k) >= width) return;
-        const size_t at = row * width + column(k);
-        gradient[k] = load<kN>(dy + at);
-        value[k] = load<kN>(normal + at);
-        to[k] = load<kN>(dx + at);
+        const bool inside = column(k) < width;
+        const size_t at = inside ? row * width + column(k) : 0;
+        block.copy_async(&to.gradient[k][lane], dy + at, inside);
+        block.copy_async(&to.value[k][lane], normal + at, inside);
+        block.copy_async(&to.dx[k][lane], dx + at, inside);
       });
+    };
+    uint32_t turn = 0;
+    fetch(first + warp, stages[turn]);
+    for (size_t row = first + warp; row < end; row += kWarps, turn ^= 1) {
+      const Stage& stage = stages[turn];
       const W factor = reciprocal[row];
-      after_reads();
+      block.wait_copies();
+      fetch(row + kWarps, stages[turn ^ 1]);
       W sum = 0, weighted = 0;  // of the gradients of `normal`, and of their products with it
       unrolled<kPacks>([&](uint32_t k) {
+        const Pack<T, kN> gradient = stage.gradient[k][lane], value = stage.value[k][lane];
         for (int j = 0; j < kN; ++j) {
-          const W each = widen(gradient[k].at[j]), normalised = widen(value[k].at[j]);
-          dgamma[k].at[j] += each * normalised;
+          const W each = widen(gradient.at[j]), normalised = widen(value.at[j]);
+          dgamma[k].at[j] = multiply_add(each, normalised, dgamma[k].at[j]);
           dbeta[k].at[j] += each;
           const W dnormal = each * widen(scale[k].at[j]);
           sum += dnormal;
@@ -215,25 +225,31 @@ struct LayerNormBackwardKernel {
       });
       sum = warp_sum(block, sum) / static_cast<W>(width);
       weighted = warp_sum(block, weighted) / static_cast<W>(width);
+      after_reads();  // the packs are read again, which takes fewer registers than keeping them
       unrolled<kPacks>([&](uint32_t k) {
-        if (column(k) >= width) return;
-        forget_wide(gradient[k]);
-        forget_wide(value[k]);
-        forget_wide(scale[k]);
+        const Pack<T, kN> gradient = stage.gradient[k][lane], value = stage.value[k][lane];
+        Pack<T, kN> out = stage.dx[k][lane];
         for (int j = 0; j < kN; ++j) {
-          const W dnormal = widen(gradient[k].at[j]) * widen(scale[k].at[j]);
-          const W own = factor * (dnormal - sum - widen(value[k].at[j]) * weighted);
-          to[k].at[j] = narrow<T>(widen(to[k].at[j]) + own);
+          const W dnormal = widen(gradient.at[j]) * widen(scale[k].at[j]);
+          const W own = multiply_add(-widen(value.at[j]), weighted, dnormal - sum);
+          out.at[j] = narrow<T>(multiply_add(factor, own, widen(out.at[j])));
         }
-        store(to[k], dx + row * width + column(k));
+        if (column(k) < width) store(out, dx + row * width + column(k));
       });
     }
+    block.sync();
     add_warps(block, dgamma, partial + size_t{block.index().x} * width);
     block.sync();
     add_warps(block, dbeta, partial + (slices(rows) + block.index().x) * width);
   }
 
  private:
+  /// A row of a warp. Of all of them, at most 96 KiB: GPUs since 8.0 have 99 for a block.
+  struct Stage {
+    Pack<T, kN> gradient[kPacks][kWarp], value[kPacks][kWarp], dx[kPacks][kWarp];
+  };
+  static_assert(sizeof(Stage) * 2 >= kMostWidth * sizeof(Wide<T>), "add_warps() has its room");
+
   /// sums[width]: of all warps.
   template <class Block>
   RONDO_DEVICE void add_warps(Block& block, const Pack<Wide<T>, kN> (&of_warp)[kPacks],
@@ -243,7 +259,7 @@ struct LayerNormBackwardKernel {
     unrolled<kPacks>([&](uint32_t k) {
       const size_t column = (size_t{k} * kWarp + lane) * kN;
       if (column >= width) return;
-      for (int j = 0; j < kN; ++j) shared[warp * width + column + j] = of_warp[k].at[j];
+      store_packs(of_warp[k], shared + warp * width + column);
     });
     block.sync();
     for (size_t c = block.thread(); c < width; c += kThreads) {
