@@ -372,7 +372,14 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   Status launch_graph(cuda_ipc::ExecutableGraph, Stream) override { return next(); }
   Result<int> resident_blocks(const void*, int, size_t) override { return value(1); }
   Status load(const void*) override { return next(); }
-  Status allow_shared(const void*, size_t) override { return next(); }
+  Status allow_shared(const void* kernel, size_t bytes) override {
+    RONDO_TRY(next());
+    const size_t most = devices.at(static_cast<size_t>(current())).most_shared_bytes;
+    if (bytes > most) return {Code::kSystem, "invalid argument"};
+    const std::lock_guard lock(mutex_);
+    shared_[{current(), kernel}] = bytes;
+    return {};
+  }
   Status launch(const cuda_ipc::Launch&) override { return next(); }
 
  protected:
@@ -398,6 +405,12 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   Result<T> value(T value) {
     RONDO_TRY(next());
     return value;
+  }
+  /// Whether launches of the kernel may ask for so much.
+  bool is_allowed(const void* kernel, size_t shared_bytes) {
+    const std::lock_guard lock(mutex_);
+    const auto allowed = shared_.find({current(), kernel});
+    return shared_bytes <= (allowed == shared_.end() ? size_t{48} << 10 : allowed->second);
   }
   Result<void*> make() {
     RONDO_TRY(next());
@@ -506,6 +519,7 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   std::multimap<std::byte*, std::pair<std::byte*, size_t>> imported_;  // of which memory
   std::set<std::byte*> outdated_;  // of imported_: the memory has been renewed since
   std::vector<std::unique_ptr<char>> objects_;
+  std::map<std::pair<int, const void*>, size_t> shared_;  // by device and kernel
 };
 
 }  // namespace rondo::transport::test

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -35,12 +34,16 @@ Result<std::unique_ptr<Device>> Device::open(int number) {
   RONDO_TRY(backend.cuda->set_device(number));
   const auto info = RONDO_TRY(backend.cuda->device_info(number));
   const Stream stream = RONDO_TRY(backend.cuda->create_stream());
-  return std::unique_ptr<Device>(new Device(backend.cuda, number, info.name, stream));
+  return std::unique_ptr<Device>(new Device(backend.cuda, number, info, stream));
 }
 
-Device::Device(std::shared_ptr<transport::cuda_ipc::CudaCalls> cuda, int number, std::string name,
-               Stream stream)
-    : cuda_(std::move(cuda)), number_(number), name_(std::move(name)), stream_(stream) {}
+Device::Device(std::shared_ptr<transport::cuda_ipc::CudaCalls> cuda, int number,
+               const transport::cuda_ipc::DeviceInfo& info, Stream stream)
+    : cuda_(std::move(cuda)),
+      number_(number),
+      name_(info.name),
+      most_shared_bytes_(info.most_shared_bytes),
+      stream_(stream) {}
 
 Device::~Device() {
   (void)cuda_->synchronize(stream_);
@@ -63,11 +66,9 @@ void Device::clear(void* memory, size_t bytes) {
 void Device::launch(const char* what, const void* kernel, const LaunchGrid& blocks,
                     const void* argument, Stream stream) {
   if (!status_.ok() || blocks.x == 0 || blocks.y == 0 || blocks.z == 0) return;
-  if (size_t& allowed = shared_[kernel];
-      blocks.shared_bytes > std::max(allowed, kSharedWithoutAsking)) {
-    note(add_words(cuda_->allow_shared(kernel, blocks.shared_bytes), what));
+  if (blocks.shared_bytes > kSharedWithoutAsking && may_share_most_.insert(kernel).second) {
+    note(add_words(cuda_->allow_shared(kernel, most_shared_bytes_), what));
     if (!status_.ok()) return;
-    allowed = blocks.shared_bytes;
   }
   void* arguments[] = {const_cast<void*>(argument)};
   const Status launched = cuda_->launch({.kernel = kernel,

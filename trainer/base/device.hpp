@@ -5,9 +5,10 @@
 
 #include <cstddef>
 #include <functional>
-#include <map>
 #include <memory>
 #include <new>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "rondo/status.hpp"
@@ -77,17 +78,20 @@ class Device {
 
  private:
   Status poll(const std::function<Result<bool>()>& ended);
-  Device(std::shared_ptr<transport::cuda_ipc::CudaCalls> cuda, int number, std::string name,
-         Stream stream);
+  Device(std::shared_ptr<transport::cuda_ipc::CudaCalls> cuda, int number,
+         const transport::cuda_ipc::DeviceInfo& info, Stream stream);
 
   const std::shared_ptr<transport::cuda_ipc::CudaCalls> cuda_;
   const int number_;
   const std::string name_;
+  const size_t most_shared_bytes_;  // of a block
   const Stream stream_;
   bool tf32_ = false;
   Status status_;
   std::function<Status()> ranks_;
-  std::map<const void*, size_t> shared_;  // by kernel: what it may ask for, beyond the usual
+  // Kernels that may ask for most_shared_bytes_. It is not what they have needed so far: what is allowed
+  // counts for all of the process, where another device of this GPU may need more.
+  std::set<const void*> may_share_most_;
 };
 
 /// `count` elements that it owns: a device's memory, cleared on its stream; or, kPinned, host memory

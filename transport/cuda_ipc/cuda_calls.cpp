@@ -130,6 +130,7 @@ class RuntimeCalls final : public CudaCalls {
                        .major = properties.major,
                        .minor = properties.minor,
                        .memory_bytes = properties.totalGlobalMem,
+                       .most_shared_bytes = properties.sharedMemPerBlockOptin,
                        .computes = mode != cudaComputeModeProhibited};
     const cudaError_t found =
         cudaDeviceGetPCIBusId(info.pci_bus.data(), static_cast<int>(info.pci_bus.size()), device);

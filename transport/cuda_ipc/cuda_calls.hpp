@@ -21,7 +21,8 @@ struct DeviceInfo {
   int multiprocessors = 0;
   int major = 0, minor = 0;  // compute capability
   size_t memory_bytes = 0;
-  bool computes = true;  // false: the device's mode forbids contexts
+  size_t most_shared_bytes = 0;  // of a block, for kernels that are allowed so much
+  bool computes = true;          // false: the device's mode forbids contexts
 };
 
 /// cudaStream_t and cudaEvent_t; a null stream is the default one.
@@ -170,8 +171,8 @@ class CudaCalls {
   virtual Result<int> resident_blocks(const void* kernel, int threads, size_t shared_bytes) = 0;
   /// Has the kernel's code loaded: the first launch would do it, and may then wait for others.
   virtual Status load(const void* kernel) = 0;
-  /// Lets launches of the kernel ask for up to so many bytes of shared memory: beyond 48 KiB they
-  /// must be allowed to.
+  /// Lets launches of the kernel on the current device ask for up to so many bytes of shared memory,
+  /// and no more: the last call counts. At first they may ask for 48 KiB.
   virtual Status allow_shared(const void* kernel, size_t bytes) = 0;
   /// Neither reports nor clears an error that an earlier call has left in this thread: it is the
   /// application's.

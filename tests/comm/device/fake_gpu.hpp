@@ -353,6 +353,9 @@ class FakeGpu final : public transport::test::FakeCuda {
       if (must_be_loaded && !is_loaded(launch.kernel)) {
         return {Code::kSystem, "the kernel's first launch would load it, and may wait for others"};
       }
+      if (!is_allowed(launch.kernel, launch.shared_bytes)) {
+        return {Code::kSystem, "invalid argument"};
+      }
       if (!can_capture_others && queue(launch.stream).capture != 0) {
         return {Code::kSystem, "operation not permitted when stream is capturing"};
       }

@@ -12,6 +12,7 @@
 #include "tests/harness/catch.hpp"
 #include "tests/trainer/cuda/stand_in.hpp"
 #include "trainer/base/device_graph.hpp"
+#include "trainer/layers/cuda/cross_entropy.hpp"
 #include "trainer/layers/cuda/launch.hpp"
 #include "trainer/layers/cuda/products.hpp"
 #include "trainer/layers/cuda/rows.hpp"
@@ -147,6 +148,30 @@ TEST_CASE("The stand-in can refuse to launch a kernel that its device has not lo
     cuda::launch(**device, "scale", scale);
     CHECK((*device)->status().ok() == (number == 0));
     if (number == 1) CHECK(device::test::says((*device)->status(), "scale"));
+  }
+}
+
+TEST_CASE("Devices of one GPU launch a kernel with as much shared memory as each needs, in turns") {
+  const Installed installed(make_gpu());
+  auto first = Device::open(0), second = Device::open(0);
+  REQUIRE(first.ok());
+  REQUIRE(second.ok());
+  const int32_t target = 0;
+  DeviceArray<float> logits(**first, 20000);
+  DeviceArray<double> loss(**first, 1);
+  // 80 KB, 60 KB, and none beyond what every launch may have.
+  for (const size_t classes : {20000, 15000, 20000, 100, 20000}) {
+    Device& device = classes == 20000 ? **first : **second;
+    const cuda::SoftmaxCrossEntropyKernel<float> kernel{
+        {.rows = 1, .classes = classes, .stride = classes},
+        &target,
+        false,
+        logits.data(),
+        loss.data()};
+    CHECK((kernel.shared_bytes() > size_t{48} << 10) == (classes > 100));
+    cuda::launch(device, "cross-entropy", kernel);
+    INFO(device.status().message());
+    REQUIRE(device.wait().ok());
   }
 }
 

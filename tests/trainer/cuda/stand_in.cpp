@@ -121,7 +121,10 @@ class Products final : public DeviceProducts {
 
 std::shared_ptr<FakeGpu> make_gpu(int device_count) {
   auto gpu = std::make_shared<FakeGpu>(device_count, 16);
-  for (auto& device : gpu->devices) device.name = "stand-in on a CPU";
+  for (auto& device : gpu->devices) {
+    device.name = "stand-in on a CPU";
+    device.most_shared_bytes = size_t{99} << 10;  // the least of GPUs since compute capability 8.0
+  }
   gpu->other_kernels = [](const transport::cuda_ipc::Launch& launch) {
     return static_cast<const Entry*>(launch.kernel)->prepare(launch.arguments[0]);
   };
