@@ -371,6 +371,18 @@ TEST_CASE("ddp device: whichever call of CUDA fails, that is the error, and noth
   }
 }
 
+TEST_CASE("ddp device: the stream that reduces is urgent, the one that computes is not") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const Installed installed(gpu);
+  const device::Stream stream = *gpu->FakeGpu::create_stream();
+  {
+    const ddp::Gpu streams({.device = 0, .compute = stream, .owner = "rank 0"});
+    CHECK(gpu->is_urgent(streams.communication()));
+    CHECK_FALSE(gpu->is_urgent(streams.compute()));
+  }
+  CHECK(gpu->destroy_stream(stream).ok());
+}
+
 TEST_CASE("ddp device: streams that do not end keep their memory, and hold up nobody for ever") {
   const auto gpu = std::make_shared<FakeGpu>();
   const Installed installed(gpu);

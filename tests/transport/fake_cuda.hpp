@@ -347,6 +347,7 @@ class FakeCuda : public cuda_ipc::CudaCalls {
   }
 
   Result<Stream> create_stream() override { return make(); }
+  Result<Stream> create_urgent_stream() override { return make(); }
   Status destroy_stream(Stream stream) override { return unmake(stream); }
   Result<uint64_t> identity_of(Stream stream) override {
     return value(uint64_t{reinterpret_cast<uintptr_t>(stream)});

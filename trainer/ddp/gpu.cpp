@@ -34,7 +34,7 @@ Gpu::Gpu(std::shared_ptr<device::CudaCalls> cuda, Setup setup)
 Gpu::Gpu(Setup setup) : Gpu(or_throw(device::open_backend()).cuda, std::move(setup)) {
   const DeviceScope scope(*cuda_, setup_.device);
   or_throw(scope.status());
-  communication_ = or_throw(cuda_->create_stream());
+  communication_ = or_throw(cuda_->create_urgent_stream());
   handed_over_ = create_event();
   taken_back_ = create_event();
 }

@@ -108,7 +108,8 @@ class Gpu {
 
   const std::shared_ptr<device::CudaCalls> cuda_;
   const Setup setup_;
-  Stream communication_ = nullptr;
+  Stream communication_ =
+      nullptr;  // urgent: else a bucket waits for all blocks of a kernel under way
   Event handed_over_ = nullptr, taken_back_ = nullptr;
   std::vector<Event> events_;  // all
   std::vector<std::byte*> memory_;

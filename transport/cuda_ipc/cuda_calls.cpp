@@ -302,6 +302,15 @@ class RuntimeCalls final : public CudaCalls {
     RONDO_TRY(status_of(code, "creating a stream"));
     return Stream{stream};
   }
+  Result<Stream> create_urgent_stream() override {
+    int least = 0, greatest = 0;
+    RONDO_TRY(status_of(cudaDeviceGetStreamPriorityRange(&least, &greatest),
+                        "asking for the priorities of streams"));
+    cudaStream_t stream = nullptr;
+    RONDO_TRY(status_of(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest),
+                        "creating a stream of priority"));
+    return Stream{stream};
+  }
   Status destroy_stream(Stream stream) override {
     return status_of(cudaStreamDestroy(native_stream(stream)), "destroying a stream");
   }

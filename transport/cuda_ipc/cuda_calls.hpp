@@ -126,6 +126,9 @@ class CudaCalls {
   virtual Status clear(std::byte* memory, size_t bytes, Stream stream) = 0;
 
   virtual Result<Stream> create_stream() = 0;  // one that does not wait for the default stream
+  /// One whose blocks the device starts before those of all other streams that wait for room. Kernels
+  /// that are captured on it have that in their graph, too.
+  virtual Result<Stream> create_urgent_stream() = 0;
   virtual Status destroy_stream(Stream stream) = 0;
   /// A number that no other stream of this program has, also after this one is destroyed; a handle
   /// may be given out again. Refused of a stream that is captured, whose capture then fails.

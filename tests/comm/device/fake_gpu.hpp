@@ -109,6 +109,12 @@ class FakeGpu final : public transport::test::FakeCuda {
     if (made.ok()) (void)queue(*made);
     return made;
   }
+  Result<Stream> create_urgent_stream() override {
+    const Result<Stream> made = FakeGpu::create_stream();
+    if (made.ok()) queue(*made).urgent = true;
+    return made;
+  }
+  bool is_urgent(Stream stream) { return queue(stream).urgent; }
   Status destroy_stream(Stream stream) override {
     finish(queue(stream));
     {

@@ -18,6 +18,7 @@ struct FakeQueue {
   std::condition_variable changed;
   std::deque<FakeGraph::Task> tasks;
   bool busy = false, ends = false;
+  bool urgent = false;  // which changes nothing: every stream here has a thread of its own
   std::atomic<bool> held{false}, waits_for_event{false};
   std::atomic<uint64_t> capture{0};  // into which captures_ it goes; 0: none
   uint64_t identity = 0;
