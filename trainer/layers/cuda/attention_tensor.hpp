@@ -172,8 +172,8 @@ struct TensorTile {
       const uint32_t chunk = i * kThreads + thread;
       const uint32_t row = chunk / kChunks, column = chunk % kChunks * kPack<Bits>;
       if (position + row >= shape.context) return;
-      store(load<kPack<Bits>>(scratch + row * kStride + column),
-            to.first + (position + row) * to.stride + column);
+      store_global(load<kPack<Bits>>(scratch + row * kStride + column),
+                   to.first + (position + row) * to.stride + column);
     });
     block.sync();
   }
