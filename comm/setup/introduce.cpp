@@ -20,7 +20,7 @@
 namespace rondo::comm {
 namespace {
 
-constexpr uint32_t kVersion = 10;
+constexpr uint32_t kVersion = 11;
 static_assert(std::is_trivially_copyable_v<RankFacts>);
 
 bool names_file(const std::string& links) { return !links.empty() && links != tuner::kBuiltIn; }

@@ -188,6 +188,21 @@ TEST_CASE("slots come back after a ring's length, and a ring grows with what it 
   CHECK(touched <= kRing);
 }
 
+TEST_CASE("without a ring small messages use few lines: slots keep their places") {
+  for (const size_t ring : {size_t{0}, size_t{1}}) {
+    Pair pair({.ranks = 2, .depth = 3, .slot_bytes = 4000, .ring_bytes = ring});
+    std::set<const std::byte*> places;
+    for (size_t message = 0; message < 300; ++message) {
+      const size_t bytes = 300 + message;
+      places.insert(pair.writer->sender(0, 1).try_acquire(bytes));
+      REQUIRE(pair.writer->sender(0, 1).try_publish(bytes, 0));
+      REQUIRE(pair.peek().bytes == bytes);
+      pair.reader->receiver(0, 0).release();
+    }
+    CHECK((places.size() == 3 + 1) == (ring == 0));
+  }
+}
+
 TEST_CASE("a header that makes no sense is reported as no data") {
   Pair pair;
   REQUIRE(pair.writer->sender(0, 1).try_acquire(1000) != nullptr);

@@ -23,7 +23,9 @@ struct FifoSizes {
   size_t slot_bytes = 0;          // capacity of a slot; below 4 GiB
   uint32_t publish_depth = 0;     // slots of a publisher; 0: no publishers
   size_t publish_slot_bytes = 0;  // capacity of a publisher's slot
-  size_t ring_bytes = 0;          // what a FIFO's slots go round in at least; see layout.hpp
+  /// What a FIFO's slots, each as long as its message, go round in at least (layout.hpp). 0: slots
+  /// are all as long as the capacity, and no more than needed: small messages use few lines.
+  size_t ring_bytes = 0;
 };
 
 /// Bytes of shared memory that create() will use. REQUIRES: a FifoSizes that create() accepts.

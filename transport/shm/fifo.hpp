@@ -27,6 +27,7 @@ struct Fifo {
   HeaderLine* headers = nullptr;
   std::byte* data = nullptr;  // the ring of slots, and the short slots after it
   size_t ring_bytes = 0;
+  bool whole_slots = false;  // a slot is as long as the capacity, whatever its message
   size_t capacity = 0;
   uint32_t depth = 0;  // slots
 };
@@ -41,7 +42,7 @@ class FifoPlace {
       : fifo_(fifo),
         lines_(header_lines(fifo.depth)),
         end_(ring_bytes(fifo.depth, fifo.capacity, 0)),
-        least_(fifo.ring_bytes > end_ ? 0 : fifo.capacity),
+        least_(fifo.whole_slots ? fifo.capacity : 0),
         short_bytes_(fifo.capacity > kShortBytes ? kShortBytes : kInlineBytes),
         short_slots_(fifo.capacity > kShortBytes ? fifo.data + fifo.ring_bytes : nullptr) {}
 
@@ -90,7 +91,7 @@ class FifoPlace {
   uint32_t rounds_ = 0;  // that the ring has been gone round since it last grew
   size_t slot_ = 0;      // bytes from the ring's front
   size_t end_ = 0;       // of as much of the ring as is in use
-  size_t least_ = 0;     // bytes that a slot takes
+  size_t least_ = 0;     // bytes that a slot has at least
   size_t short_bytes_ = 0;
   std::byte* short_slots_ = nullptr;  // null: there are none
 };

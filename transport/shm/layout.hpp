@@ -8,6 +8,9 @@
 //   link data          channel, writer, reader    a ring of slots; short slots
 //   publisher data     channel, writer            the same
 //
+// Whoever changes a place, or which place comes next, raises kVersion (comm/setup/introduce.cpp): ranks
+// of two versions must not meet.
+//
 // Every line has one writer. Zero everywhere is the initial state: there is nothing to initialise,
 // and what is not used is never touched.
 #pragma once
@@ -91,9 +94,7 @@ static_assert(stride(64 << 10) / kLine % 2 == 1 && stride(100) / kLine % 2 == 1)
 /// one more that is left empty at the end. `least` is larger than a core's caches: a line that the
 /// reader still has there takes three times as long to write. But the first use of a page costs more
 /// than many later ones, so a ring begins no larger than needed, and doubles after kRoundsToGrow
-/// rounds. Both ends count. Where `least` asks for no more than what is needed, as for ranks that take
-/// turns on a core, every slot is a whole one: then small messages use few lines, which stay in the
-/// caches.
+/// rounds. Both ends count. Ranks that take turns on a core pass 0: there slots are whole ones.
 constexpr size_t ring_bytes(uint32_t depth, size_t slot_bytes, size_t least) {
   if (depth == 0) return 0;
   const size_t needed = (size_t{depth} + 1) * stride(slot_bytes);

@@ -98,6 +98,7 @@ class ShmTransport final : public Transport {
     return {.headers = at<HeaderLine>(layout_.link_headers(channel, writer, reader)),
             .data = base_ + layout_.link_data(channel, writer, reader),
             .ring_bytes = layout_.link_ring_bytes(),
+            .whole_slots = shape_.ring_bytes == 0,
             .capacity = shape_.slot_bytes,
             .depth = shape_.depth};
   }
@@ -105,6 +106,7 @@ class ShmTransport final : public Transport {
     return {.headers = at<HeaderLine>(layout_.publisher_headers(channel, writer)),
             .data = base_ + layout_.publisher_data(channel, writer),
             .ring_bytes = layout_.publisher_ring_bytes(),
+            .whole_slots = shape_.ring_bytes == 0,
             .capacity = shape_.publish_slot_bytes,
             .depth = shape_.publish_depth};
   }
