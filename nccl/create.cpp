@@ -33,7 +33,7 @@ Result<std::optional<Communicator>> meet(const IdMeeting& meeting) {
   config.world_size = meeting.size;
   config.unique_id = meeting.id;
   config.device = meeting.device;
-  config.bootstrap_timeout = kPatience;
+  config.bootstrap_timeout = meeting.patience;
   return std::optional<Communicator>(RONDO_TRY(Communicator::create(config)));
 }
 

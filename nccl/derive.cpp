@@ -52,10 +52,15 @@ Result<std::vector<int>> members_of(const ncclComm& parent, const int* excluded,
   return members;
 }
 
-/// The parent works: the lowest member makes an id and sends it to the others.
+/// The parent works: the lowest member hears from the others, then makes an id and sends it to them.
+/// Until all are here, a failure of the parent ends their waiting.
 Created meet_members(Communicator& parent, const std::vector<int>& members) {
   ncclUniqueId id{};
+  char here = 0;
   if (parent.rank() == members.front()) {
+    for (size_t i = 1; i < members.size(); ++i) {
+      RONDO_TRY(parent.recv(&here, 1, DataType::kUint8, members[i]));
+    }
     RONDO_TRY(write_id(id));
     RONDO_TRY(parent.group_start());
     for (size_t i = 1; i < members.size(); ++i) {
@@ -63,11 +68,13 @@ Created meet_members(Communicator& parent, const std::vector<int>& members) {
     }
     RONDO_TRY(parent.group_end());
   } else {
+    RONDO_TRY(parent.send(&here, 1, DataType::kUint8, members.front()));
     RONDO_TRY(parent.recv(id.internal, sizeof id, DataType::kUint8, members.front()));
   }
   const auto own = std::find(members.begin(), members.end(), parent.rank()) - members.begin();
   const std::string text = RONDO_TRY(read_id(id, "ncclCommShrink"));
-  return meet({text, static_cast<int>(own), static_cast<int>(members.size()), -1});
+  return meet(
+      {text, static_cast<int>(own), static_cast<int>(members.size()), -1, kRegroupPatience / 3});
 }
 
 /// The parent has failed: its ranks find out who is left.

@@ -19,6 +19,7 @@ inline constexpr std::chrono::seconds kRegroupPatience{30};
 struct IdMeeting {
   std::string id;  // of rondo::make_unique_id()
   int rank, size, device;
+  std::chrono::seconds patience = kPatience;
 };
 
 /// Meets the other ranks. Blocks.

@@ -364,18 +364,18 @@ static void killed(int rank) {
   expect_ok(__LINE__, ncclCommAbort(comm));
 }
 
-/* Rank 1 is killed. Rank 2 shrinks before anybody has noticed; rank 0 notices before it shrinks. */
-static void killed_before_a_shrink(int rank) {
+/* Rank 1 is killed. One of the others shrinks before anybody has noticed, the other one notices first. */
+static void killed_before_a_shrink(int rank, int first) {
   ncclComm_t comm = join(rank, kRanks), left = NULL;
   int x = 1, excluded[1] = {1};
   expect_sum(__LINE__, comm, kRanks);
   if (rank == 1) kill(getpid(), SIGKILL);
-  if (rank == 0) {
-    await(2);
+  if (rank == first) {
+    announce(first);
+  } else {
+    await(first);
     expect_error(__LINE__, ncclAllReduce(&x, &x, 1, ncclInt32, ncclSum, comm, NULL),
                  ncclRemoteError, "rank 1");
-  } else {
-    announce(2);
   }
   expect_ok(__LINE__, ncclCommShrink(comm, excluded, 1, &left, NULL, NCCL_SHRINK_DEFAULT));
   expect_rank(__LINE__, left, rank / 2);
@@ -383,6 +383,9 @@ static void killed_before_a_shrink(int rank) {
   expect_ok(__LINE__, ncclCommDestroy(left));
   expect_ok(__LINE__, ncclCommAbort(comm));
 }
+
+static void killed_lowest_shrinks_first(int rank) { killed_before_a_shrink(rank, 0); }
+static void killed_lowest_notices_first(int rank) { killed_before_a_shrink(rank, 2); }
 
 /* Rank 0 is in no call and leaves; the others, which wait for it, learn who left. */
 static void abort_beside_waiting(int rank) {
@@ -476,15 +479,17 @@ int main(void) {
     int ranks;
     unsigned killed;
     Rank rank;
-  } cases[] = {{"one process", 1, 0, one_process},
-               {"splits", kRanks, 0, splits},
-               {"shrinks and grows", kRanks, 0, shrinks_and_grows},
-               {"killed", kRanks, 1U << 1, killed},
-               {"killed before a shrink", kRanks, 1U << 1, killed_before_a_shrink},
-               {"abort beside waiting ranks", kRanks, 0, abort_beside_waiting},
-               {"abort of one's own call", 2, 0, abort_own_call},
-               {"disagree", 2, 0, disagree},
-               {"revokes", kRanks, 0, revokes}};
+  } cases[] = {
+      {"one process", 1, 0, one_process},
+      {"splits", kRanks, 0, splits},
+      {"shrinks and grows", kRanks, 0, shrinks_and_grows},
+      {"killed", kRanks, 1U << 1, killed},
+      {"killed before a shrink, of rank 0 first", kRanks, 1U << 1, killed_lowest_shrinks_first},
+      {"killed before a shrink, of rank 2 first", kRanks, 1U << 1, killed_lowest_notices_first},
+      {"abort beside waiting ranks", kRanks, 0, abort_beside_waiting},
+      {"abort of one's own call", 2, 0, abort_own_call},
+      {"disagree", 2, 0, disagree},
+      {"revokes", kRanks, 0, revokes}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
     printf("%s\n", cases[i].name);
     fork_ranks(cases[i].ranks, cases[i].killed, cases[i].rank);
