@@ -42,6 +42,11 @@ class Rondo final : public RondoBackend {
 
   std::optional<MemoryUse> memory() const override { return memory_; }
   std::string links() const override {
+    const std::string source = source_of_links();
+    const bool both = !source.empty() && !options_.variables.empty();
+    return source + (both ? "; " : "") + options_.variables;
+  }
+  std::string source_of_links() const {
     if (options_.cuda || !options_.config.pace.empty())
       return {};  // neither reads a file by itself
     if (!options_.config.links.empty()) return options_.config.links;

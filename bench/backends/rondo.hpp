@@ -22,6 +22,8 @@ struct RondoOptions {
   bool paced = false;  // messages are delayed, and no memory is mapped
   bool cuda = false;   // buffers are on the device for `local_rank`
   int local_rank = 0;
+  std::string variables =
+      {};            // "RONDO_ALGORITHM=ring": what decides besides the links; for links()
   size_t graph = 0;  // times replays of graphs of this many operations; 0: times launches
   /// For memory(): the ranks of this process, and the process's memory before any of them was
   /// created.

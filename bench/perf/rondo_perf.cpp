@@ -85,6 +85,20 @@ bool is_paced() {
   return !text.empty() && text != "off";
 }
 
+/// "RONDO_ALGORITHM=ring, RONDO_REPRODUCIBLE=1": of the variables that decide how operations go,
+/// those that are set.
+std::string deciding_variables() {
+  std::string set;
+  for (const auto& [name, off] :
+       {std::pair("RONDO_ALGORITHM", "auto"), std::pair("RONDO_REPRODUCIBLE", "0")}) {
+    const char* value = std::getenv(name);
+    const std::string_view text = value != nullptr ? value : "";
+    if (text.empty() || text == off) continue;
+    set += (set.empty() ? "" : ", ") + std::string(name) + "=" + std::string(text);
+  }
+  return set;
+}
+
 bool has_rows(const PerfOptions& options) {
   return !options.calibrate && !options.sweep_algorithms;
 }
@@ -115,6 +129,11 @@ int run_one(const Context& context, const Config& config, const Place& place) {
                        std::to_string(place.world_size) + " ranks and " + std::to_string(cpus) +
                        " CPUs"});
   }
+  const std::string variables = deciding_variables();
+  if (!has_rows(options) && !variables.empty()) {
+    return failed({Code::kInvalidArgument,
+                   "--calibrate and --sweep compare algorithms: go without " + variables});
+  }
   auto backend = make_rondo_backend({.config = config,
                                      .algorithm = options.algorithm,
                                      .library_memory = options.library_memory,
@@ -122,6 +141,7 @@ int run_one(const Context& context, const Config& config, const Place& place) {
                                      .paced = !options.pace.empty() || is_paced(),
                                      .cuda = options.cuda,
                                      .local_rank = place.local_rank,
+                                     .variables = variables,
                                      .graph = options.graph,
                                      .ranks_in_process = options.threads ? place.world_size : 1,
                                      .private_bytes_before = context.private_bytes_before});
