@@ -241,6 +241,7 @@ void add_ranks(CLI::App& app, TrainOptions& o) {
       ->check(choice({"ddp", "dp"}, {}));
   app.add_option("--algorithm", o.algorithm,
                  "Of every all-reduce; auto: the cheapest by the link profile")
+      ->envname("RONDO_ALGORITHM")
       ->check(algorithm_of_all_reduce());
   app.add_option("--threads", o.threads, "Compute threads per rank")->check(CLI::Range(1, 4096));
   app.add_option("--bucket-cap-mb", o.bucket_cap_mb,
@@ -263,7 +264,8 @@ void add_ranks(CLI::App& app, TrainOptions& o) {
   app.add_option("--zero", o.zero,
                  "Stage of ZeRO: 1 cuts the optimizer's state into shards, one for each rank")
       ->check(choice({"0", "1"}, {"2", "3"}));
-  app.add_flag("--reproducible", o.reproducible, "The same bits with any bucket cap");
+  app.add_flag("--reproducible", o.reproducible, "The same bits with any bucket cap")
+      ->envname("RONDO_REPRODUCIBLE");
   app.add_option("--control-steps", o.control_steps,
                  "First measure so many steps without communication, and with it after backward")
       ->check(CLI::Range(uint64_t{0}, uint64_t{1000}));

@@ -66,7 +66,8 @@ std::vector<T> in_every_order(const Run& run) {
   for (const Order order : {kOrders[1], kOrders[2]}) {
     const std::vector<T> again = run(order);
     REQUIRE(again.size() == first.size());
-    REQUIRE(std::memcmp(again.data(), first.data(), first.size() * sizeof(T)) == 0);
+    REQUIRE(
+        (first.empty() || std::memcmp(again.data(), first.data(), first.size() * sizeof(T)) == 0));
   }
   return first;
 }
