@@ -377,6 +377,7 @@ int Communicator::size() const { return impl_->size(); }
 bool Communicator::is_reproducible() const { return impl_->is_reproducible(); }
 int Communicator::device() const { return impl_->device(); }
 std::vector<int> Communicator::hosts() const { return impl_->hosts(); }
+int Communicator::host_of(int rank) const { return impl_->host_of(rank); }
 Status Communicator::status() const {
   return base::guarded([this] { return impl_->status(); });  // any thread: the runner may be busy
 }

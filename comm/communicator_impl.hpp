@@ -127,6 +127,9 @@ class Communicator::Impl {
   int rank() const { return board_->rank(); }
   int size() const { return board_->ranks(); }
   std::vector<int> hosts() const;
+  int host_of(int rank) const {
+    return rank >= 0 && rank < size() ? plans_->limits().hosts.host_of(rank) : -1;
+  }
   bool is_reproducible() const { return plans_->limits().available.rank_order_only; }
   int device() const { return config_.device; }
   Status status() const;
@@ -141,7 +144,7 @@ class Communicator::Impl {
  private:
   explicit Impl(comm::Bootstrap bootstrap);
   /// What is done before the others can know of this rank: completes `settled`.
-  static Result<comm::Identity> prepare(Config& settled);
+  static Result<comm::Identity> prepare(Config& settled, bool agreed);
   /// Meets the others and sets the communicator up; or, if this rank has `failed`, tells them. Throws
   /// only before they can know of this rank.
   static Result<std::unique_ptr<Impl>> come(const Config& config, const comm::Parent& parent,

@@ -92,8 +92,8 @@ void warn_of_unknown_variables(int rank) {
 
 }  // namespace
 
-Result<comm::Identity> Communicator::Impl::prepare(Config& settled) {
-  Status status = comm::settle(settled);
+Result<comm::Identity> Communicator::Impl::prepare(Config& settled, bool agreed) {
+  Status status = comm::settle(settled, agreed);
   comm::ChosenPlace place;
   if (settled.all_gather) {
     place = RONDO_TRY(comm::agree_on_unique_id(settled, std::move(status)));
@@ -140,7 +140,7 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::come(const Confi
                                                                      const comm::Parent& parent,
                                                                      const Status& failed) {
   Config settled = config;
-  auto identity = prepare(settled);
+  auto identity = prepare(settled, parent.links.has_value());
   if (!identity.ok() && parent.failing) parent.failing(identity.status());
   if (!identity.ok()) return identity.status();
   if (!parent.place.empty()) {

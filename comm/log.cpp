@@ -80,12 +80,16 @@ void set_log_callback(std::function<void(LogLevel, std::string_view)> callback) 
 
 void set_log_level(LogLevel level) { logger().level.store(level, std::memory_order_relaxed); }
 
+bool shows_log_level(LogLevel level) {
+  return level >= logger().level.load(std::memory_order_relaxed);
+}
+
 bool stderr_is_terminal() { return leads_to_terminal(STDERR_FILENO); }
 bool stdout_is_terminal() { return leads_to_terminal(STDOUT_FILENO); }
 
 void log(LogLevel level, std::string_view message) {
   Logger& l = logger();
-  if (level < l.level.load(std::memory_order_relaxed)) return;
+  if (!shows_log_level(level)) return;
   const std::lock_guard<std::mutex> lock(log_mutex);
   if (l.callback) {
     l.callback(level, message);

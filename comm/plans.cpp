@@ -58,7 +58,9 @@ Result<std::shared_ptr<const Prepared>> Plans::find(const Shape& shape) {
   auto made = RONDO_TRY(prepare(shape));
   if (prepared_.size() >= kMostShapes) prepared_.clear();  // operations in flight hold on to theirs
   prepared_.emplace(shape, made);
-  if (limits_.rank == 0) log(LogLevel::kDebug, say_choice(*made));
+  if (limits_.rank == 0 && shows_log_level(LogLevel::kDebug)) {
+    log(LogLevel::kDebug, say_choice(*made));
+  }
   return made;
 }
 
@@ -77,7 +79,8 @@ std::string Plans::say_choice(const Prepared& prepared) const {
   };
   const bool always_direct =
       prepared.direct && (prepared.required || prepared.sharing == Sharing::kCopied);
-  std::string text = fmt::format("{}: {}: {}", limits_.title, call.to_string(),
+  std::string text = fmt::format("{}: {}{}: {}", limits_.title, call.to_string(),
+                                 prepared.in_place && prepared.in_bytes > 0 ? " in place" : "",
                                  priced(always_direct ? *prepared.direct : prepared.staged));
   if (prepared.direct && !always_direct) {
     text += fmt::format("; from {} memory on every rank {}",
@@ -171,10 +174,11 @@ Algorithm Plans::forced_algorithm(const board::Call& call) const {
   if (call.algorithm != Algorithm::kAuto || forced == Algorithm::kAuto || limits_.ranks == 1) {
     return call.algorithm;
   }
-  const bool possible = algorithms::find(call.collective, forced) != nullptr &&
-                        algorithms::refusal_on(forced, *hosts_) == nullptr &&
-                        in_allowed_order(call, forced) &&
-                        (call.op != ReduceOp::kScaledSum || can_scale(call.type, forced));
+  const bool possible =
+      algorithms::find(call.collective, forced) != nullptr &&
+      algorithms::refusal_on(forced, *hosts_) == nullptr && in_allowed_order(call, forced) &&
+      (!algorithms::traits_of(forced).needs.publish || limits_.available.publish) &&
+      (call.op != ReduceOp::kScaledSum || can_scale(call.type, forced));
   return possible ? forced : Algorithm::kAuto;
 }
 

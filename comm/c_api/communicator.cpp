@@ -257,10 +257,7 @@ int rondo_size(const rondo_communicator* communicator) {
 }
 
 int rondo_host(const rondo_communicator* communicator, int rank) {
-  if (communicator == nullptr || rank < 0 || rank >= communicator->communicator.size()) {
-    return kNone;
-  }
-  return communicator->communicator.hosts()[static_cast<size_t>(rank)];
+  return communicator == nullptr ? kNone : communicator->communicator.host_of(rank);
 }
 
 // ---- work

@@ -32,8 +32,9 @@ inline constexpr EnvironmentVariable kEnvironment[] = {
      "file that rondo-perf --calibrate wrote, by which rank 0 chooses algorithms for all ranks, or "
      "built-in; Config::links takes precedence"},
     {"RONDO_ALGORITHM", "auto",
-     "algorithm for every operation that has it, as rank 0 has it set: ring, tree, two-shot, ... "
-     "(rondo-perf --help); Config::algorithm takes precedence"},
+     "algorithm of every operation that can go by it, as rank 0 has it set: ring, one-shot, "
+     "two-shot, "
+     "tree, star, flat, hierarchical, hierarchical-tree; Config::algorithm takes precedence"},
     {"RONDO_REPRODUCIBLE", "0",
      "1: reductions fold in rank order, the same bits whatever the size and the algorithm, as rank "
      "0 has it set; as Config::reproducible"},

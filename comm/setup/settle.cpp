@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <charconv>
 #include <string_view>
+#include <vector>
 
+#include "comm/algorithms/algorithm.hpp"
 #include "comm/base/limits.hpp"
 #include "comm/base/refuse.hpp"
 #include "comm/bootstrap/launchers.hpp"
@@ -37,13 +39,21 @@ Result<milliseconds> seconds_of(const char* name, milliseconds otherwise) {
   return milliseconds(static_cast<int64_t>(seconds * 1e3));
 }
 
-/// RONDO_ALGORITHM: one of kAlgorithmNames.
+/// RONDO_ALGORITHM: one of kAlgorithmNames, but for those that need all buffers in memory of a kind,
+/// which a program cannot be given from outside.
 Result<Algorithm> algorithm_of_variable() {
   const std::string text = variable("RONDO_ALGORITHM").value_or("auto");
-  const auto algorithm = parse<Algorithm>(text, kAlgorithmNames);
-  if (algorithm) return *algorithm;
-  return refuse(fmt::format("RONDO_ALGORITHM is '{}': it must be one of {}", text,
-                            fmt::join(kAlgorithmNames, ", ")));
+  std::vector<std::string_view> names;
+  for (const std::string_view name : kAlgorithmNames) {
+    const algorithms::Needs& needs =
+        algorithms::traits_of(*parse<Algorithm>(name, kAlgorithmNames)).needs;
+    if (!needs.references && !needs.copies) names.push_back(name);
+  }
+  if (std::find(names.begin(), names.end(), text) != names.end()) {
+    return *parse<Algorithm>(text, kAlgorithmNames);
+  }
+  return refuse(
+      fmt::format("RONDO_ALGORITHM is '{}': it must be one of {}", text, fmt::join(names, ", ")));
 }
 
 /// RONDO_REPRODUCIBLE.
@@ -52,6 +62,14 @@ Result<bool> reproducible_by_variable() {
   if (text == "1") return true;
   if (text == "0") return false;
   return refuse(fmt::format("RONDO_REPRODUCIBLE is '{}': it must be 0 or 1", text));
+}
+
+/// Of which rank 0's hold for all.
+Status fill_in_what_all_share(Config& config) {
+  config.pace = pace_of(config);
+  if (config.algorithm == Algorithm::kAuto) config.algorithm = RONDO_TRY(algorithm_of_variable());
+  if (!config.reproducible) config.reproducible = RONDO_TRY(reproducible_by_variable());
+  return {};
 }
 
 Status check_sizes(const Config& config) {
@@ -117,10 +135,10 @@ Result<milliseconds> longest_silence() {
                             *variable("RONDO_HOST_TIMEOUT")));
 }
 
-Status settle(Config& config) {
+Status settle(Config& config, bool agreed) {
   RONDO_TRY(longest_silence());
   const bool pace_is_variable = config.pace.empty();
-  config.pace = pace_of(config);
+  if (!agreed) RONDO_TRY(fill_in_what_all_share(config));
   config.links = links_of(config);
   if (config.timeout.count() == 0) {
     auto timeout = seconds_of("RONDO_TIMEOUT", kDefaultTimeout);
@@ -131,8 +149,6 @@ Status settle(Config& config) {
     config.bootstrap_timeout =
         RONDO_TRY(seconds_of("RONDO_BOOTSTRAP_TIMEOUT", kDefaultBootstrapTimeout));
   }
-  if (config.algorithm == Algorithm::kAuto) config.algorithm = RONDO_TRY(algorithm_of_variable());
-  if (!config.reproducible) config.reproducible = RONDO_TRY(reproducible_by_variable());
   config.timeout = std::min(config.timeout, kLongestTimeout);
   config.bootstrap_timeout = std::min(config.bootstrap_timeout, kLongestTimeout);
   RONDO_TRY(check_sizes(config));

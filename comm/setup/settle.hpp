@@ -8,9 +8,10 @@
 
 namespace rondo::comm {
 
-/// Fills in what RONDO_ variables set, and checks all that one rank can check alone.
-/// kInvalidArgument, kUnavailable.
-Status settle(Config& config);
+/// Fills in what RONDO_ variables set, and checks all that one rank can check alone. `agreed`: of a
+/// communicator made from another one, whose ranks have agreed on pace, algorithm and `reproducible`;
+/// variables do not change these. kInvalidArgument, kUnavailable.
+Status settle(Config& config, bool agreed);
 
 /// RONDO_HOST_TIMEOUT, else ten seconds: after so long without a word from another host its ranks
 /// count as dead. kInvalidArgument.

@@ -65,8 +65,7 @@ struct Config {
   /// Slots per link and bytes per slot; 0: from the link profile. Tiny ones make many rounds (tests).
   int slots = 0;
   size_t slot_bytes = 0;
-  /// "1GB/s,20us": delay every message to that bandwidth and latency (docs/course.md has examples).
-  /// Empty: RONDO_PACE, else off.
+  /// "1GB/s,20us": delays every message (docs/course.md has examples). Empty: RONDO_PACE, else off.
   std::string pace;
   /// A link profile: a file that `rondo-perf --calibrate` wrote, or "built-in". Rank 0's decides
   /// the algorithms for all ranks. Empty: RONDO_LINKS, else the file at default_links_path() if it
@@ -253,6 +252,7 @@ class Communicator {
   int device() const;            // Config::device, of this rank
   /// The host of every rank; hosts are numbered from 0 in the order of their lowest ranks.
   std::vector<int> hosts() const;
+  int host_of(int rank) const;  // -1: there is no such rank
 
   /// out[i] = op over all ranks of in[i], for `count` elements; out is the same bits on every rank.
   Status all_reduce(const void* in, void* out, size_t count, DataType type,

@@ -15,6 +15,8 @@ enum class LogLevel { kDebug = 0, kInfo = 1, kWarn = 2, kError = 3, kOff = 4 };
 /// Thread-safe.
 void set_log_callback(std::function<void(LogLevel, std::string_view)> callback);
 void set_log_level(LogLevel level);
+/// Whether messages of that level are shown: for those that cost something to make. Thread-safe.
+bool shows_log_level(LogLevel level);
 
 /// Logs a message of the caller's to the same place, subject to the same level. Thread-safe.
 void log(LogLevel level, std::string_view message);

@@ -256,6 +256,48 @@ TEST_CASE("rank 0's RONDO_ALGORITHM and RONDO_REPRODUCIBLE hold for all, the pro
   }));
 }
 
+TEST_CASE("parts keep what their communicator's rank 0 had set", "[launch]") {
+  const testing::TempDirectory place;
+  testing::require_all_ok(testing::run_ranks(How::kForks, 2, [&](int rank) {
+    if (rank == 0) {
+      set_environment({{"RONDO_ALGORITHM", "one-shot"}});
+    } else {
+      set_environment(
+          {{"RONDO_ALGORITHM", "ring"}, {"RONDO_REPRODUCIBLE", "1"}, {"RONDO_PACE", "1GB/s,1ms"}});
+    }
+    Config config;
+    config.rank = rank;
+    config.world_size = 2;
+    config.rendezvous = place.path() + "/world";
+    auto world = Communicator::create(config);
+    expect(world.ok(), world.status().to_string());
+    auto turned = world->split(0, -rank);  // its rank 0 is the other one
+    expect(turned.ok() && turned->has_value(), turned.status().to_string());
+    for (Communicator* c : {&*world, &**turned}) {
+      expect(!c->is_reproducible(), "reproducible");
+      expect(
+          c->plan(Collective::kAllReduce, 1, DataType::kFloat32).algorithm == Algorithm::kOneShot,
+          "the algorithm");
+    }
+  }));
+}
+
+TEST_CASE("a RONDO_ALGORITHM that a paced link cannot do gives way", "[launch]") {
+  const testing::TempDirectory place;
+  testing::require_all_ok(testing::run_ranks(How::kForks, 2, [&](int rank) {
+    set_environment({{"RONDO_ALGORITHM", "one-shot"}, {"RONDO_PACE", "10GB/s,1us"}});
+    Config config;
+    config.rank = rank;
+    config.world_size = 2;
+    config.rendezvous = place.path() + "/world";
+    auto world = Communicator::create(config);
+    expect(world.ok(), world.status().to_string());
+    float in = 1, out = 0;
+    const Status status = world->all_reduce(&in, &out, 1, DataType::kFloat32);
+    expect(status.ok() && out == 2, status.to_string());
+  }));
+}
+
 TEST_CASE("a RONDO_ALGORITHM or RONDO_REPRODUCIBLE that is none is refused", "[launch]") {
   testing::require_all_ok(testing::run_ranks(How::kForks, 1, [&](int) {
     Config config;
@@ -266,6 +308,10 @@ TEST_CASE("a RONDO_ALGORITHM or RONDO_REPRODUCIBLE that is none is refused", "[l
     expect(refused.code() == Code::kInvalidArgument &&
                refused.message().starts_with(
                    "RONDO_ALGORITHM is 'butterfly': it must be one of auto, ring, "),
+           refused.to_string());
+    set_environment({{"RONDO_ALGORITHM", "two-shot-direct"}});
+    refused = Communicator::create(config).status();
+    expect(refused.message().starts_with("RONDO_ALGORITHM is 'two-shot-direct': it must be"),
            refused.to_string());
     set_environment({{"RONDO_REPRODUCIBLE", "yes"}});
     refused = Communicator::create(config).status();
