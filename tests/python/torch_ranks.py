@@ -1011,6 +1011,21 @@ def shrinks_without_the_living(rank, ranks):
         time.sleep(0.01)
 
 
+def shrinks_differently(rank, ranks):
+    """Rank 3 waits for rank 0, which does not mean it. Meanwhile ranks 0 and 2 each hold another one for the lowest, which does not come.
+    All get an error, although the groups' timeout is half an hour."""
+    first, second = dist.new_group(), dist.new_group()
+    if rank in (0, 2):
+        with refused("rank 0 would go on with ranks 0, 2, rank 2 with ranks 0, 2, 3"):
+            dist.shrink_group([1, 3] if rank == 0 else [1], first)
+        with refused("rank 0 would go on with ranks 0, 2, rank 2 with ranks 1, 2"):
+            dist.shrink_group([1, 3] if rank == 0 else [0, 3], second)
+    elif rank == 3:
+        with refused("rank 3"):
+            dist.shrink_group([1], first)
+    dist.barrier()
+
+
 def shrinks_after_deaths(rank, ranks):
     """Ranks 1 and 3 are dead, and nobody knows. Who is not excluded is named."""
     if rank in (1, 3):

@@ -57,8 +57,8 @@ class Backend(unittest.TestCase):
     def test_shrinks(self):
         launcher = (f"{BIN}/rondo-run", "-n", 4, "--timeout", 240, "--elastic", "--", sys.executable)
         for cases, ended in ((("shrinks_after_failure",), 3), (("shrinks_subgroup", "shrinks_waiting"), 4), (("shrinks_without_the_living",), 4),
-                             (("shrinks_after_deaths",), 1), (("shrinks_without_store",), 3)):
-            done = self.run_with(launcher, *cases, RONDO_BOOTSTRAP_TIMEOUT="6" if "shrinks_waiting" in cases else "60")
+                             (("shrinks_differently",), 4), (("shrinks_after_deaths",), 1), (("shrinks_without_store",), 3)):
+            done = self.run_with(launcher, *cases, RONDO_BOOTSTRAP_TIMEOUT="6" if cases[-1] in ("shrinks_waiting", "shrinks_differently") else "60")
             self.assertEqual(done.stdout.count(f"{cases[-1]}: ok"), ended, done.stdout + done.stderr)
 
     def test_torchrun_starts_again(self):
