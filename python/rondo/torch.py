@@ -134,8 +134,10 @@ class RondoBackend(Backend):
 
     def split(self, store, ranks, options):
         member = self.rank() in ranks
-        name = _name(options.group_name if options else "", sys._getframe(1))
+        own = _name(options.group_name if options else "", sys._getframe(1))
         with self._one_at_a_time:
+            names = self._communicator.all_gather_object(own)
+            name = names[min(ranks)] if member else None  # the description may be another one on each rank
             part = self._communicator.split(min(ranks) if member else None, ranks.index(self.rank()) if member else 0, name)
         if not member:  # torch would take None for a backend
             raise ValueError(f"rank {self.rank()} is in no group of split_ranks: give it one of its own, or use new_group()")
@@ -147,6 +149,7 @@ class RondoBackend(Backend):
     def perform_nocolor_split(self, _device):
         """This rank's part in a new_group() of others."""
         with self._one_at_a_time:
+            self._communicator.all_gather_object("")
             self._communicator.split(None)
 
     def shrink(self, ranks_to_exclude, shrink_flags=0, opts_override=None):
@@ -429,9 +432,8 @@ def _name(group_id, frame):
     """What logs and rondo-status call a group: its description and torch's name for it, "mesh_dp-3". torch does not tell its backends
     the description, which is a variable of the function of torch that makes the group. Its name may be a hash of 40 digits."""
     description = frame.f_locals.get("group_desc") if frame is not None else None
-    if not isinstance(description, str) or not description or description == "undefined":
-        description = "group"
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", f"{description[:40]}-{group_id[:8]}".lstrip("."))
+    description = description.lstrip(".") if isinstance(description, str) and description != "undefined" else ""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", f"{description[:40] or 'group'}-{group_id[:8]}")
 
 
 def _create(given, options):

@@ -497,14 +497,16 @@ def groups(rank, ranks):
 
 
 def named(rank, ranks):
-    """Each group makes its communicator under a name of its own; rank 0 of a group says which."""
+    """Each group makes its communicator under a name of its own; one rank of a group says which."""
     from torch.distributed.device_mesh import init_device_mesh
 
     init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=("dp", "tp"))
     dist.new_group(list(range(1, ranks)))
     dist.new_group(group_desc="._a b\u00e4/" if rank == 0 else "another")
     dist.new_group(group_desc="d" * 200)
-    dist.split_group(split_ranks=[[0, 1], [2, 3]], group_desc="halves")
+    dist.new_group(group_desc="...")
+    dist.split_group(split_ranks=[[0, 1], [2, 3]], group_desc=f"half{rank}")
+    dist.split_group(split_ranks=[[3, 2, 1], [0]], group_desc=f"turned{rank}")
     dist.new_group([0, 2], use_local_synchronization=True)
 
 

@@ -41,7 +41,8 @@ class Backend(unittest.TestCase):
         self.assertEqual(done.stdout.count("named: ok"), 4, done.stdout + done.stderr)
         for words, times in ((r"world: rank \d of 4", 4), (r"mesh_dp-\d: rank \d of 2", 4), (r"mesh_tp-\d: rank \d of 2", 4),
                              (r"group-\d: rank \d of 3", 3), (r"group-[0-9a-f]{8}: rank \d of 2", 2), (r"_a_b__-\d: rank \d of 4", 4),
-                             (r"halves-[0-9a-f]{8}: rank \d of 2", 4), (r"d{40}-\d: rank \d of 4", 4)):
+                             (r"half0-[0-9a-f]{8}: rank \d of 2", 2), (r"half2-[0-9a-f]{8}: rank \d of 2", 2),
+                             (r"turned1-[0-9a-f]{8}: rank \d of 3", 3), (r"group-\d: rank \d of 4", 4), (r"d{40}-\d: rank \d of 4", 4)):
             self.assertEqual(len(re.findall(rf"[ \]]{words}: ", done.stdout + done.stderr)), times, words + done.stdout + done.stderr)
 
     def test_no_library_memory(self):
