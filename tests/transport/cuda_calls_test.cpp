@@ -19,6 +19,9 @@ namespace {
 
 thread_local cudaError_t last_error = cudaSuccess;
 cudaError_t launch_returns = cudaSuccess, counting_returns = cudaSuccess;
+unsigned stream_flags = 0;
+int stream_priority = 0, most_dynamic_bytes = 0;
+unsigned long long graph_flags = 0;
 
 // The driver: device 1's primary context, and the thread's stack of contexts.
 char primary_context;
@@ -174,6 +177,30 @@ cudaError_t __wrap_cudaLaunchKernel(const void*, dim3, dim3, void**, size_t, cud
   if (launch_returns != cudaSuccess) last_error = launch_returns;
   return launch_returns;
 }
+cudaError_t __wrap_cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+cudaError_t __wrap_cudaStreamCreateWithPriority(cudaStream_t*, unsigned flags, int priority) {
+  stream_flags = flags;
+  stream_priority = priority;
+  return cudaSuccess;
+}
+cudaError_t __wrap_cudaGraphInstantiateWithFlags(cudaGraphExec_t*, cudaGraph_t,
+                                                 unsigned long long flags) {
+  graph_flags = flags;
+  return cudaSuccess;
+}
+cudaError_t __wrap_cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  *attributes = {};
+  attributes->sharedSizeBytes = 1024;
+  return cudaSuccess;
+}
+cudaError_t __wrap_cudaFuncSetAttribute(const void*, cudaFuncAttribute attribute, int value) {
+  if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) most_dynamic_bytes = value;
+  return cudaSuccess;
+}
 }
 
 namespace rondo::transport::cuda_ipc {
@@ -214,6 +241,22 @@ TEST_CASE("A launch neither reports nor clears the application's error") {
 }
 
 // cudaSetDevice() is not called, which would make a context on the device to come back to.
+TEST_CASE("An urgent stream has the greatest priority, and graphs keep their kernels' priorities") {
+  auto cuda = open_cuda();
+  REQUIRE(cuda.ok());
+  REQUIRE((*cuda)->create_urgent_stream().ok());
+  CHECK((stream_priority == -5 && stream_flags == cudaStreamNonBlocking));
+  REQUIRE((*cuda)->instantiate(nullptr).ok());
+  CHECK((graph_flags & cudaGraphInstantiateFlagUseNodePriority) != 0);
+}
+
+TEST_CASE("A kernel may ask for what its own shared memory leaves") {
+  auto cuda = open_cuda();
+  REQUIRE(cuda.ok());
+  REQUIRE((*cuda)->allow_shared(nullptr, 100'000).ok());
+  CHECK(most_dynamic_bytes == 100'000 - 1024);
+}
+
 TEST_CASE("A device is entered and left by the driver's stack of contexts") {
   auto cuda = open_cuda();
   REQUIRE(cuda.ok());

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -408,9 +409,10 @@ class RuntimeCalls final : public CudaCalls {
   }
   Result<ExecutableGraph> instantiate(Graph graph) override {
     cudaGraphExec_t executable = nullptr;
-    RONDO_TRY(
-        status_of(cudaGraphInstantiateWithFlags(&executable, static_cast<cudaGraph_t>(graph), 0),
-                  "instantiating a graph"));
+    // Else every kernel would have the priority of the stream on which the graph is launched.
+    RONDO_TRY(status_of(cudaGraphInstantiateWithFlags(&executable, static_cast<cudaGraph_t>(graph),
+                                                      cudaGraphInstantiateFlagUseNodePriority),
+                        "instantiating a graph"));
     return ExecutableGraph{executable};
   }
   Status upload(ExecutableGraph graph, Stream stream) override {
@@ -438,8 +440,11 @@ class RuntimeCalls final : public CudaCalls {
     return status_of(cudaFuncGetAttributes(&attributes, kernel), "loading a kernel");
   }
   Status allow_shared(const void* kernel, size_t bytes) override {
+    cudaFuncAttributes attributes{};
+    RONDO_TRY(status_of(cudaFuncGetAttributes(&attributes, kernel), "asking for shared memory"));
+    const size_t left = bytes - std::min(bytes, attributes.sharedSizeBytes);
     return status_of(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                          static_cast<int>(bytes)),
+                                          static_cast<int>(left)),
                      "asking for shared memory");
   }
   Status launch(const Launch& launch) override {

@@ -175,7 +175,8 @@ class CudaCalls {
   /// Has the kernel's code loaded: the first launch would do it, and may then wait for others.
   virtual Status load(const void* kernel) = 0;
   /// Lets launches of the kernel on the current device ask for up to so many bytes of shared memory,
-  /// and no more: the last call counts. At first they may ask for 48 KiB.
+  /// less what its code has by itself, and no more: the last call counts. At first they may ask for
+  /// 48 KiB.
   virtual Status allow_shared(const void* kernel, size_t bytes) = 0;
   /// Neither reports nor clears an error that an earlier call has left in this thread: it is the
   /// application's.
