@@ -66,9 +66,10 @@ void Device::clear(void* memory, size_t bytes) {
 void Device::launch(const char* what, const void* kernel, const LaunchGrid& blocks,
                     const void* argument, Stream stream) {
   if (!status_.ok() || blocks.x == 0 || blocks.y == 0 || blocks.z == 0) return;
-  if (blocks.shared_bytes > kSharedWithoutAsking && may_share_most_.insert(kernel).second) {
+  if (blocks.shared_bytes > kSharedWithoutAsking && !may_share_most_.contains(kernel)) {
     note(add_words(cuda_->allow_shared(kernel, most_shared_bytes_), what));
     if (!status_.ok()) return;
+    may_share_most_.insert(kernel);
   }
   void* arguments[] = {const_cast<void*>(argument)};
   const Status launched = cuda_->launch({.kernel = kernel,

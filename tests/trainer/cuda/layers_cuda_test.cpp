@@ -1,4 +1,6 @@
 // The trainer's kernels on a GPU, against the same kernels walked on the host.
+#include <algorithm>
+
 #include "tests/trainer/cuda/compare.hpp"
 #include "trainer/layers/cuda/attention.hpp"
 #include "trainer/layers/cuda/attention_tensor_backward.hpp"
@@ -26,6 +28,22 @@ Buffer<uint8_t> decay_units(size_t count) {
   Buffer<uint8_t> units(cuda::ceil_div(count, cuda::DecayMap::kUnit));
   for (size_t u = 0; u < units.size(); ++u) units[u] = u % 3 == 0;
   return units;
+}
+
+template <class T, int kPacks>
+void compare_layer_norm_backward(size_t width) {
+  constexpr size_t kRows = 300;
+  using Whole = cuda::LayerNormBackwardKernel<T, kPacks>;
+  using W = Wide<T>;
+  compare(
+      "layer norm backward, whole", bound_of<T>(64),
+      [width](auto& normal, auto& factors, auto& gamma, auto& dy, auto& dx, auto& partial) {
+        return Whole{kRows,        width,     normal.data(), factors.data(),
+                     gamma.data(), dy.data(), dx.data(),     partial.data()};
+      },
+      noise<T>(kRows * width, 1), noise<W>(kRows, 2), noise<T>(width, 3),
+      noise<T>(kRows * width, 4), noise<T>(kRows * width, 5),
+      Buffer<W>(2 * Whole::slices(kRows) * width));
 }
 
 template <class T, int kN>
@@ -86,16 +104,10 @@ void compare_rows() {
       },
       noise<T>(kRows * kWidth, 1), noise<T>(kRows * kWidth, 2), Buffer<W>(2 * kSlices * kWidth));
   if constexpr (sizeof(T) == 2 && kN > 1) {
-    using Whole = cuda::LayerNormBackwardKernel<T, 2>;
-    compare(
-        "layer norm backward, whole", bound,
-        [](auto& normal, auto& factors, auto& gamma, auto& dy, auto& dx, auto& partial) {
-          return Whole{kRows,        kWidth,    normal.data(), factors.data(),
-                       gamma.data(), dy.data(), dx.data(),     partial.data()};
-        },
-        noise<T>(kRows * kWidth, 1), noise<W>(kRows, 2), noise<T>(kWidth, 3),
-        noise<T>(kRows * kWidth, 4), noise<T>(kRows * kWidth, 5),
-        Buffer<W>(2 * Whole::slices(kRows) * kWidth));
+    compare_layer_norm_backward<T, 1>(256);
+    compare_layer_norm_backward<T, 2>(kWidth);
+    compare_layer_norm_backward<T, 3>(768);
+    compare_layer_norm_backward<T, 4>(1000);
   }
   Buffer<int32_t> targets(kRows);
   for (size_t i = 0; i < kRows; ++i) targets[i] = static_cast<int32_t>(mix(i) % kWidth);
@@ -128,6 +140,24 @@ void compare_rows() {
       },
       x, order, noise<T>(kRows * kWidth, 1), Buffer<W>(cuda::embedding_partial(kRows, kWidth)),
       noise<T>(8 * kWidth, 2));
+  // Of the last third each was looked up once to five times, so that its rows are of one block.
+  Buffer<int32_t> rare = x;
+  for (size_t i = 2 * (kRows / 3); i < kRows; ++i) {
+    rare[i] = static_cast<int32_t>(8 + (i / 3) % 40);
+  }
+  Buffer<int32_t> by_token(kRows);
+  for (size_t i = 0; i < kRows; ++i) by_token[i] = static_cast<int32_t>(i);
+  std::stable_sort(by_token.begin(), by_token.end(), [&](int32_t a, int32_t b) {
+    return rare[static_cast<size_t>(a)] < rare[static_cast<size_t>(b)];
+  });
+  compare(
+      "embedding backward, rare tokens", bound,
+      [](auto& tokens, auto& sorted, auto& dy, auto& partial, auto& dtable) {
+        return cuda::EmbeddingBackwardKernel<T, kN>{
+            kRows, kWidth, tokens.data(), sorted.data(), dy.data(), partial.data(), dtable.data()};
+      },
+      rare, by_token, noise<T>(kRows * kWidth, 1),
+      Buffer<W>(cuda::embedding_partial(kRows, kWidth)), noise<T>(48 * kWidth, 2));
   compare(
       "embedding backward, frequent tokens", bound,
       [](auto& tokens, auto& sorted, auto& partial, auto& dtable) {
@@ -154,6 +184,13 @@ void compare_elements() {
         return cuda::AddSlicesKernel<T>{kRows, kWidth, partial.data(), true, sums.data()};
       },
       noise<W>(kCount, 1), noise<T>(kWidth, 2));
+  compare(
+      "slices of two sums", 0,
+      [](auto& partial, auto& sums, auto& second) {
+        return cuda::AddSlicesKernel<T>{kRows / 2, kWidth,      partial.data(),
+                                        false,     sums.data(), second.data()};
+      },
+      noise<W>(kCount, 1), noise<T>(kWidth, 2), noise<T>(kWidth, 3));
   Buffer<int32_t> targets(kRows);
   for (size_t i = 0; i < kRows; ++i) targets[i] = static_cast<int32_t>(mix(i) % kWidth);
   constexpr LogitsShape kLogits{.rows = kRows, .classes = kWidth, .stride = 128};

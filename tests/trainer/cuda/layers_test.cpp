@@ -224,12 +224,15 @@ TEST_CASE("cuda layer norm: forward as the host's; every gradient equals central
           const auto check_whole = [&]<int kPacks>() {
             using Whole = cuda::LayerNormBackwardKernel<T, kPacks>;
             if (width > Whole::kMostWidth) return;
+            std::vector<cuda::Wide<T>> sums;
             const std::vector<T> whole = in_every_order<T>([&](Order order) {
               std::vector<T> gradient = branch;
               partial.assign(2 * Whole::slices(rows) * width, NAN);
               walk(Whole{rows, width, normalised.data(), factors.data(), gamma.data(), dy.data(),
                          gradient.data(), partial.data()},
                    order);
+              if (sums.empty()) sums = partial;
+              REQUIRE(sums == partial);
               return gradient;
             });
             REQUIRE(wide(whole) == wide(got));
