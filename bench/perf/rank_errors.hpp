@@ -32,7 +32,7 @@ class RankErrors final : public spdlog::sinks::base_sink<std::mutex> {
  protected:
   void sink_it_(const spdlog::details::log_msg& message) override {
     if (message.level == spdlog::level::err) {
-      auto& ranks = ranks_[std::string(message.payload.data(), message.payload.size())];
+      auto& ranks = ranks_[original({message.payload.data(), message.payload.size()})];
       ranks.insert(message.thread_id);
       if (ranks.size() > 1) return;
     }
@@ -41,6 +41,17 @@ class RankErrors final : public spdlog::sinks::base_sink<std::mutex> {
   void flush_() override { target_->flush(); }
 
  private:
+  /// Of "aborted: rank 1 aborted: REASON" the text that rank 1 logged before, "invalid argument: REASON":
+  /// it may end another rank before that one finds out the same.
+  std::string original(const std::string& text) const {
+    if (!text.starts_with("aborted: rank ")) return text;
+    for (const auto& [known, ranks] : ranks_) {
+      const size_t code = known.find(": ");
+      if (code != known.npos && text.ends_with(known.substr(code))) return known;
+    }
+    return text;
+  }
+
   spdlog::sink_ptr target_;
   size_t all_;
   std::map<std::string, std::set<size_t>> ranks_;  // by text, the threads

@@ -40,7 +40,7 @@ void await(const std::function<bool()>& condition) {
 TEST_CASE("a run that loses a rank leaves a valid JSON document with the reason") {
   const TemporaryJson json;
   const auto ran = testing::run_program(
-      {RONDO_PERF, "all_reduce", "--ranks", "3", "-b", "8", "-e", "64M", "-f", "2", "-n", "20000",
+      {RONDO_PERF, "all_reduce", "--ranks", "3", "-b", "8", "-e", "64M", "-f", "2", "-n", "2000",
        "--json", json.path()},
       {}, std::chrono::seconds(60), [&](pid_t pid) {
         // The first rows have been measured, and the document says that more were to come.
@@ -65,7 +65,7 @@ TEST_CASE("an interrupted run keeps what it has measured, and says why it ended"
     const TemporaryJson json;
     const auto ran =
         testing::run_program({RONDO_PERF, "all_reduce", ranks, "-b", "8", "-e", "64M", "-f", "2",
-                              "-n", "20000", "--json", json.path()},
+                              "-n", "2000", "--json", json.path()},
                              {}, std::chrono::seconds(60), [&](pid_t pid) {
                                await([&] {
                                  const auto document = json.read_or_null();
