@@ -117,9 +117,11 @@ double HostsGang::check(int64_t fault_ns, const Wanted& wanted) {
     CHECK(std::ranges::find(wanted.codes, own.code) != wanted.codes.end());
     CHECK(own.code == first.code);
     for (const std::string& part : wanted.says) CHECK(has(own.text, part));
-    const bool says_one = std::ranges::any_of(
-        wanted.one_of, [&](const std::string& part) { return has(own.text, part); });
-    CHECK((wanted.one_of.empty() || says_one));
+    for (const std::vector<std::string>& parts : {wanted.one_of, wanted.called}) {
+      const bool says_one =
+          std::ranges::any_of(parts, [&](const std::string& part) { return has(own.text, part); });
+      CHECK((parts.empty() || says_one));
+    }
     if (wanted.same_text) CHECK(std::string(own.text) == first.text);
     const double took = static_cast<double>(own.at_ns - fault_ns) * 1e-9;
     CHECK(took < wanted.within_s + kBusyS);

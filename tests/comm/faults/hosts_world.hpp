@@ -74,7 +74,8 @@ class HostsGang {
     std::vector<int> survivors;
     std::vector<Code> codes;            // one of them, the same on all
     std::vector<std::string> says{};    // every text contains all of them,
-    std::vector<std::string> one_of{};  // and one of these
+    std::vector<std::string> one_of{};  // and one of these, and
+    std::vector<std::string> called{};  // one of these: Operation::names
     std::vector<int> ends_too{};        // with an error of its own
     double gone_within_s = 2.5;         // of the error, the communicator is destroyed
     double within_s;                    // of the fault, on all

@@ -87,11 +87,11 @@ TEST_CASE("a stopped rank of any host is named at the deadline by every rank") {
           {.survivors = survivors,
            .codes = {Code::kTimeout},
            .says = {"rank " + std::to_string(victim) + " (pid " +
-                        std::to_string(gang.ranks().pid(victim)),
-                    operation.names[0]},
+                    std::to_string(gang.ranks().pid(victim))},
            .one_of = has_agent ? std::vector<std::string>{"stands still", "stopped by a signal",
                                                           "has not called it"}
                                : std::vector<std::string>{"stopped by a signal"},
+           .called = operation.names,
            .within_s = 3});
       CHECK(took > 1.9);
       longest = std::max(longest, took);
