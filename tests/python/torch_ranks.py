@@ -955,9 +955,8 @@ def aborting_without(excluded, expected):
             dist.recv(torch.ones(1), 0)
         return None
     work = dist.all_reduce(torch.ones(3), async_op=True)
-    store.add("called", 1)
-    while store.add("called", 0) < len(expected):
-        time.sleep(0.01)
+    store.set(f"called {dist.get_rank()}", "")
+    store.wait([f"called {rank}" for rank in range(dist.get_world_size()) if rank != excluded])
     took = shrunk_without([excluded], expected, shrink_flags=dist.distributed_c10d.SHRINK_ABORT)
     with refused("SHRINK_ABORT"):
         work.wait()
@@ -1008,9 +1007,9 @@ def shrinks_without_the_living(rank, ranks):
         store.wait(["shrunk"])
         with refused("rank 0"):
             dist.barrier()
-        store.add("done", 1)
-    while rank == 0 and store.add("done", 0) < 3:  # it has the store
-        time.sleep(0.01)
+        store.set(f"done {rank}", "")
+    if rank == 0:  # it has the store
+        store.wait([f"done {other}" for other in range(1, ranks)])
 
 
 def shrinks_differently(rank, ranks):
