@@ -44,13 +44,12 @@ Result<milliseconds> seconds_of(const char* name, milliseconds otherwise) {
 Result<Algorithm> algorithm_of_variable() {
   const std::string text = variable("RONDO_ALGORITHM").value_or("auto");
   std::vector<std::string_view> names;
-  for (const std::string_view name : kAlgorithmNames) {
-    const algorithms::Needs& needs =
-        algorithms::traits_of(*parse<Algorithm>(name, kAlgorithmNames)).needs;
-    if (!needs.references && !needs.copies) names.push_back(name);
-  }
-  if (std::find(names.begin(), names.end(), text) != names.end()) {
-    return *parse<Algorithm>(text, kAlgorithmNames);
+  for (int i = 0; i < kAlgorithms; ++i) {
+    const auto algorithm = static_cast<Algorithm>(i);
+    const algorithms::Needs& needs = algorithms::traits_of(algorithm).needs;
+    if (needs.references || needs.copies) continue;
+    if (name(algorithm) == text) return algorithm;
+    names.push_back(name(algorithm));
   }
   return refuse(
       fmt::format("RONDO_ALGORITHM is '{}': it must be one of {}", text, fmt::join(names, ", ")));
