@@ -51,7 +51,7 @@ struct BlockShared {
   /// memory, each step of the walk would wait for the L2 several times, one after the other.
   alignas(16) std::byte program[kProgramBytes];
   alignas(16) std::byte part[sizeof(schedule::Geometry)];
-  alignas(16) std::byte stage[kStageBytes];  // data from lines, or for them
+  alignas(16) std::byte stage[kStageBytes];  // data from lines
 };
 
 }  // namespace rondo::engine

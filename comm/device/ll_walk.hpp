@@ -93,32 +93,28 @@ class LlWalk : protected ChannelWalk<Block, Access> {
     BlockShared& shared = block_.shared();
     const uint64_t bytes = move.length * element_;
     const uint32_t turn = ll_turn();
-    const auto area = [&](uint64_t done) {
-      return [this, turn, done](uint32_t peer) {
-        return peer == links_.rank ? nullptr
-                                   : memory_.ll_area(peer, links_.rank, turn) + done / kLlData;
-      };
+    const auto area = [&](uint32_t peer) {
+      return peer == links_.rank ? nullptr : memory_.ll_area(peer, links_.rank, turn);
     };
     const bool scaled = scales(move);
-    if (!scaled) ll_write<Access>(in, bytes, shared.ll_flag, links_.shape.ranks, share_, area(0));
-    uint64_t piece = 0;
-    for (uint64_t done = 0; scaled && done < bytes; done += piece) {
-      piece = bytes - done < BlockShared::kStageBytes ? bytes - done : BlockShared::kStageBytes;
-      const std::byte* const from = in + done;
-      std::byte* const to = shared.stage;
+    // In this rank's area of its own, in which nobody looks for lines: moves write to device memory.
+    auto* const product =
+        reinterpret_cast<std::byte*>(memory_.ll_area(links_.rank, links_.rank, turn));
+    if (scaled) {
       block_.move(operation_.type, operation_.op,
-                  {.sources = &from,
-                   .destinations = &to,
+                  {.sources = &in,
+                   .destinations = &product,
                    .source_count = 1,
                    .destination_count = 1,
-                   .count = piece / element_,
+                   .count = move.length,
                    .divisor = 1,
                    .nontemporal = 0,
                    .factors = &operation_.factor});
       block_.sync();
-      ll_write<Access>(to, piece, shared.ll_flag, links_.shape.ranks, share_, area(done));
-      block_.sync();  // before the stage is used again
     }
+    ll_write<Access>(scaled ? product : in, bytes, shared.ll_flag, links_.shape.ranks, share_,
+                     area);
+    if (scaled) block_.sync();  // before that area is used again
     for (uint32_t i = 0; i < instruction.destinations; ++i) {
       const schedule::Location& to = move.operands[instruction.sources + i];
       if (to.place != schedule::OperandKind::kOut) continue;

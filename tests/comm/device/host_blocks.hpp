@@ -5,6 +5,7 @@
 #include <atomic>
 #include <barrier>
 #include <cstdint>
+#include <stdexcept>
 #include <thread>
 
 #include "comm/device/device_group.hpp"
@@ -71,6 +72,13 @@ struct HostBlock {
   uint64_t now_ns() { return clock += ns_per_look; }
   void rest() { std::this_thread::yield(); }
   void move(DataType type, ReduceOp op, const kernels::Move& whole) {
+    // On a GPU those are another kind of addresses than a move stores to.
+    const auto* const own = reinterpret_cast<const std::byte*>(&memory.shared);
+    for (uint32_t j = 0; j < whole.destination_count; ++j) {
+      if (whole.destinations[j] >= own && whole.destinations[j] < own + sizeof memory.shared) {
+        throw std::logic_error("a move writes to memory that the threads of a block share");
+      }
+    }
     kernels::cuda::move_share(type, op, whole, {.thread = thread, .threads = threads});
     unordered = true;  // whatever this thread wrote, or another one of the block
   }
