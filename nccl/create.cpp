@@ -34,6 +34,7 @@ Result<std::optional<Communicator>> meet(const IdMeeting& meeting) {
   config.unique_id = meeting.id;
   config.device = meeting.device;
   config.bootstrap_timeout = meeting.patience;
+  config.most_channels = meeting.most_channels;
   return std::optional<Communicator>(RONDO_TRY(Communicator::create(config)));
 }
 
@@ -67,7 +68,9 @@ Result<CommCreation> init(const char* call, const ncclComm_t* into, const IdMeet
                   std::to_string(meeting.size));
   }
   auto comm = std::make_shared<ncclComm>(meeting.device, settings.blocking);
-  return CommCreation{std::move(comm), nullptr, [meeting] { return meet(meeting); }};
+  IdMeeting settled = meeting;
+  settled.most_channels = settings.most_channels;
+  return CommCreation{std::move(comm), nullptr, [settled] { return meet(settled); }};
 }
 
 ncclResult_t init_rank(const char* call, ncclComm_t* into, int ranks, const ncclUniqueId& id,

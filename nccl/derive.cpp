@@ -13,7 +13,7 @@ using Created = Result<std::optional<Communicator>>;
 /// The settings of a new communicator: the parent's, unless the config says otherwise.
 Result<CommSettings> settings_of(const ncclComm& parent, const ncclConfig_t* config,
                                  const char* call) {
-  return read_config(config, {parent.blocking, {}}, call);
+  return read_config(config, {.blocking = parent.blocking, .name = {}}, call);
 }
 
 Result<CommCreation> split(const Comm& parent, int color, int key, const ncclConfig_t* config) {

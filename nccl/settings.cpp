@@ -9,6 +9,8 @@
 namespace rondo::nccl {
 namespace {
 
+constexpr int kMostChannels = 64;  // of NCCL's communicators, and of rondo's
+
 constexpr unsigned version(unsigned major, unsigned minor, unsigned patch = 0) {
   return minor <= 8 ? 1000 * major + 100 * minor + patch : 10000 * major + 100 * minor + patch;
 }
@@ -63,6 +65,9 @@ Result<CommSettings> read_config(const ncclConfig_t* config, const CommSettings&
                                 {"shrinkShare", it.shrinkShare, 0, 1}}));
   CommSettings read = inherited;
   if (it.blocking != NCCL_CONFIG_UNDEF_INT) read.blocking = it.blocking == 1;
+  if (it.maxCTAs != NCCL_CONFIG_UNDEF_INT) {
+    read.most_channels = std::min(it.maxCTAs, kMostChannels);
+  }
   const bool has_name = config->size >= offsetof(ncclConfig_t, commName) + sizeof it.commName;
   if (has_name && it.commName != nullptr) read.name = it.commName;
   return read;

@@ -61,6 +61,7 @@ Status read_config(const rondo_config* given, Config& config) {
   config.timeout = std::chrono::milliseconds(c.timeout_ms);
   config.bootstrap_timeout = std::chrono::milliseconds(c.bootstrap_timeout_ms);
   config.channels = c.channels;
+  config.most_channels = c.most_channels;
   config.slots = c.slots;
   config.slot_bytes = c.slot_bytes;
   config.pace = text(c.pace);

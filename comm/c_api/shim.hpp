@@ -112,8 +112,10 @@ Status read_struct(const Struct* given, const char* what, Struct& known) {
         what, size, sizeof known));
   }
   std::memcpy(&known, given, std::min(size, sizeof known));
-  if (known.reserved != 0)
-    return refuse(fmt::format("{}.reserved is {}, not 0", what, known.reserved));
+  if constexpr (requires { known.reserved; }) {
+    if (known.reserved != 0)
+      return refuse(fmt::format("{}.reserved is {}, not 0", what, known.reserved));
+  }
   return {};
 }
 

@@ -20,7 +20,7 @@
 namespace rondo::comm {
 namespace {
 
-constexpr uint32_t kVersion = 11;
+constexpr uint32_t kVersion = 12;
 static_assert(std::is_trivially_copyable_v<RankFacts>);
 
 bool names_file(const std::string& links) { return !links.empty() && links != tuner::kBuiltIn; }
@@ -31,6 +31,7 @@ Result<RankFacts> own_facts(const Config& config, bool links_named, int ranks) {
   RankFacts own{};
   own.version = kVersion;
   own.channels = config.channels;
+  own.most_channels = config.most_channels;
   own.slots = static_cast<uint32_t>(config.slots);
   own.algorithm = static_cast<uint32_t>(config.algorithm);
   own.reproducible = config.reproducible ? 1 : 0;
@@ -98,6 +99,7 @@ Status check_devices(const std::vector<RankFacts>& ranks) {
 
 void adopt(const RankFacts& settings, Config& config) {
   config.channels = settings.channels;
+  config.most_channels = settings.most_channels;
   config.slots = static_cast<int>(settings.slots);
   config.slot_bytes = settings.slot_bytes;
   config.algorithm = static_cast<Algorithm>(settings.algorithm);

@@ -76,9 +76,12 @@ Status check_sizes(const Config& config) {
     return refuse(fmt::format("Config::world_size is {}; at most {} ranks", config.world_size,
                               base::kMaxRanks));
   }
-  if (config.channels < 0 || config.channels > base::kMaxChannels) {
-    return refuse(fmt::format("Config::channels is {}; 0 to {} are possible", config.channels,
-                              base::kMaxChannels));
+  for (const auto& [what, channels] :
+       {std::pair{"channels", config.channels}, {"most_channels", config.most_channels}}) {
+    if (channels < 0 || channels > base::kMaxChannels) {
+      return refuse(fmt::format("Config::{} is {}; 0 to {} are possible", what, channels,
+                                base::kMaxChannels));
+    }
   }
   if (config.slots < 0 || config.slots == 1 || config.slots > static_cast<int>(base::kMaxSlots)) {
     return refuse(fmt::format("Config::slots is {}; 0 (the default) or 2 to {} are possible",

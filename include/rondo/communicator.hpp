@@ -60,8 +60,8 @@ struct Config {
   std::chrono::milliseconds bootstrap_timeout{0};
   /// Independent pipelines per operation; each beyond the first takes a thread for large messages.
   /// If all ranks' threads together exceed the CPUs, they yield instead of spinning, and small
-  /// operations take microseconds. 0: one. (Of a device: its thread blocks; 0: at most eight.)
-  int channels = 0;
+  /// operations take microseconds. 0: one. (Of a device: thread blocks. 0: up to most_channels, 0: 16.)
+  int channels = 0, most_channels = 0;
   /// Slots per link and bytes per slot; 0: from the link profile. Tiny ones make many rounds (tests).
   int slots = 0;
   size_t slot_bytes = 0;

@@ -172,7 +172,8 @@ typedef struct rondo_config {
   /* Forces one algorithm for every operation that has it; RONDO_AUTO: RONDO_ALGORITHM, else the
    * link profile chooses. */
   rondo_algorithm algorithm;
-  int32_t reserved; /* 0 */
+  /* Of a device, where channels is 0: at most so many thread blocks; 0: sixteen. */
+  int32_t most_channels;
   /* Two ways to meet without a launcher; one of them may be set, and rank and world_size then
    * must be. unique_id: the text of one rank's rondo_make_unique_id. all_gather: rondo_create
    * calls it once on every rank, with all_gather_context. */

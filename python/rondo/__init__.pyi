@@ -63,6 +63,7 @@ class Communicator:
         timeout: Optional[float] = None,
         bootstrap_timeout: Optional[float] = None,
         channels: int = 0,
+        most_channels: int = 0,
         slots: int = 0,
         slot_bytes: int = 0,
         pace: Optional[str] = None,

@@ -75,6 +75,7 @@ rondo_config config_of(const PyCommunicator::Creation& settings, AllGatherCall& 
   config.pace = text_or_null(settings.pace);
   config.links = text_or_null(settings.links);
   config.channels = settings.channels;
+  config.most_channels = settings.most_channels;
   config.slots = settings.slots;
   config.slot_bytes = settings.slot_bytes;
   config.reproducible = settings.reproducible ? 1 : 0;
@@ -468,8 +469,8 @@ void bind_communicator(nb::module_& module) {
           [](PyCommunicator* self, int rank, int world_size, std::optional<std::string> rendezvous,
              std::optional<std::string> unique_id, nb::object all_gather,
              std::optional<std::string> name, std::optional<double> timeout,
-             std::optional<double> bootstrap_timeout, int channels, int slots, size_t slot_bytes,
-             std::optional<std::string> pace, std::optional<std::string> links,
+             std::optional<double> bootstrap_timeout, int channels, int most_channels, int slots,
+             size_t slot_bytes, std::optional<std::string> pace, std::optional<std::string> links,
              std::optional<std::string> algorithm, bool reproducible, int device) {
             new (self)
                 PyCommunicator(PyCommunicator::Creation{.rank = rank,
@@ -484,6 +485,7 @@ void bind_communicator(nb::module_& module) {
                                                         .timeout = timeout,
                                                         .bootstrap_timeout = bootstrap_timeout,
                                                         .channels = channels,
+                                                        .most_channels = most_channels,
                                                         .slots = slots,
                                                         .slot_bytes = slot_bytes,
                                                         .reproducible = reproducible,
@@ -493,8 +495,8 @@ void bind_communicator(nb::module_& module) {
           nb::arg("rendezvous") = nb::none(), nb::arg("unique_id") = nb::none(),
           nb::arg("all_gather") = nb::none(), nb::arg("name") = nb::none(),
           nb::arg("timeout") = nb::none(), nb::arg("bootstrap_timeout") = nb::none(),
-          nb::arg("channels") = 0, nb::arg("slots") = 0, nb::arg("slot_bytes") = 0,
-          nb::arg("pace") = nb::none(), nb::arg("links") = nb::none(),
+          nb::arg("channels") = 0, nb::arg("most_channels") = 0, nb::arg("slots") = 0,
+          nb::arg("slot_bytes") = 0, nb::arg("pace") = nb::none(), nb::arg("links") = nb::none(),
           nb::arg("algorithm") = nb::none(), nb::arg("reproducible") = false,
           nb::arg("device") = -1)
       .def_prop_ro("rank", &PyCommunicator::rank)

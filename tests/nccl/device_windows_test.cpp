@@ -188,22 +188,36 @@ TEST_CASE("ncclCommAbort on GPUs is local to a rank whose kernels have ended") {
   CHECK(gpu->alive() == 0);
 }
 
+ncclResult_t create_alone(ncclComm_t* comm, int most_ctas) {
+  ncclConfig_t config{};
+  config.size = sizeof config;
+  config.magic = kNcclMagic;
+  config.version = 22703;
+  config.blocking = config.cgaClusterSize = config.minCTAs = NCCL_CONFIG_UNDEF_INT;
+  config.splitShare = config.shrinkShare = NCCL_CONFIG_UNDEF_INT;
+  config.maxCTAs = most_ctas;
+  ncclUniqueId id;
+  const ncclResult_t drawn = ncclGetUniqueId(&id);
+  return drawn == ncclSuccess ? ncclCommInitRankConfig(comm, 1, id, 0, &config) : drawn;
+}
+
 // As many as docs/nccl.md says of a GPU with 132 multiprocessors.
 TEST_CASE("A communicator for which a GPU has no places left is refused, until one is destroyed") {
   const auto gpu = std::make_shared<FakeGpu>(1, 132);
-  {
+  for (const auto& [most_ctas, expected] :
+       {std::pair<int, size_t>{NCCL_CONFIG_UNDEF_INT, 20}, {4, 39}, {1000, 18}}) {
     const Installed installed(gpu);
-    const int device = 0;
     std::vector<ncclComm_t> comms;
     ncclComm_t made = nullptr;
     ncclResult_t result = ncclSuccess;
-    while ((result = ncclCommInitAll(&made, 1, &device)) == ncclSuccess) comms.push_back(made);
+    while ((result = create_alone(&made, most_ctas)) == ncclSuccess) comms.push_back(made);
     CHECK(result == ncclInvalidUsage);
-    CHECK(comms.size() == 25);
+    INFO("maxCTAs " << most_ctas);
+    CHECK(comms.size() == expected);
     CHECK(std::string_view(ncclGetLastError(nullptr)).find("Destroy a communicator first") !=
           std::string_view::npos);
     CHECK(ncclCommDestroy(comms.back()) == ncclSuccess);
-    CHECK(ncclCommInitAll(&comms.back(), 1, &device) == ncclSuccess);
+    CHECK(create_alone(&comms.back(), most_ctas) == ncclSuccess);
     for (const ncclComm_t comm : comms) CHECK(ncclCommDestroy(comm) == ncclSuccess);
   }
   CHECK(gpu->alive() == 0);

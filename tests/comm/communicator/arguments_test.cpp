@@ -115,6 +115,7 @@ TEST_CASE("bad configurations are refused by value") {
   refused([](Config& c) { c.rank = -3; }, "-3");
   refused([](Config& c) { c.world_size = 1 << 20; }, "1048576");
   refused([](Config& c) { c.channels = -1; }, "-1");
+  refused([](Config& c) { c.most_channels = 65; }, "Config::most_channels is 65");
   refused([](Config& c) { c.slots = 1; }, "1");
   refused([](Config& c) { c.slot_bytes = 3; }, "3");
   refused([](Config& c) { c.timeout = std::chrono::milliseconds{-1}; }, "-1 ms");

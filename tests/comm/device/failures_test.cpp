@@ -91,6 +91,21 @@ TEST_CASE("What a communicator on a device does not have is refused by name, and
        "is for communicators on a device");
 }
 
+TEST_CASE("Without a number a rank takes sixteen thread blocks, or what it is given as the most") {
+  const auto gpu = std::make_shared<FakeGpu>(1, 132);
+  const Installed installed(gpu);
+  for (const auto& [size, most, expected] :
+       {std::tuple{1, 0, 16}, {2, 0, 16}, {2, 64, 16}, {1, 64, 33}, {2, 3, 3}, {8, 0, 4}}) {
+    Config config = small_config();
+    config.channels = 0;
+    config.most_channels = most;
+    World world(gpu, size, config);
+    REQUIRE(world.all_created());
+    INFO(size << " ranks, at most " << most);
+    CHECK(world[0].plan(Collective::kAllReduce, 1 << 20, DataType::kInt32).channels == expected);
+  }
+}
+
 TEST_CASE(
     "Thread blocks that do not fit together are refused, those of other communicators included") {
   const auto gpu = std::make_shared<FakeGpu>(1, 5);
