@@ -179,8 +179,10 @@ def section(title, header, rows):
 
 
 def goals_section(report):
-    rows = [[g["what"], g["target"], "-" if g["value"] is None else f"{g['value']:.3f}", verdict(g), g["how"]]
-            for g in report["goals"]]
+    def number(value):
+        return "-" if value is None else f"{value:.1e}" if 0 < value < 0.001 else f"{value:.3f}"
+
+    rows = [[g["what"], g["target"], number(g["value"]), verdict(g), g["how"]] for g in report["goals"]]
     return section("Against the goals", ["what", "goal", "measured", "", "by"], rows)
 
 

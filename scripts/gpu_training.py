@@ -10,14 +10,16 @@ from stages import SKIPPED
 LAYERS, TRAIN, THREADS = "layers_bench_cuda", "rondo-train", "rank_threads_cuda"
 PROGRAMS = [LAYERS, TRAIN, THREADS]
 STAGES = ["layers", "train-nano-host", "train-nano", "train-gpt2", "train-gpt2-logged", "train-gpt2-torch", "train-gpt2-2-threads", "layers-fp32"]
-NANO = ["--model", "gpt", "--no-split-tied", "--steps", 50, "--log-every", 0]  # on the licence, which an archive of programs lacks
+# On the licence, which an archive of programs lacks. At the full rate from the first step on, losses tell nothing: with kernels of
+# OpenBLAS for another CPU those of the host itself then differ by 4e-4 after 49 steps, and with this warm-up by 3e-8.
+NANO = ["--model", "gpt", "--no-split-tied", "--steps", 50, "--warmup", 20, "--log-every", 0]
 SHAPE = ["--layers", 12, "--width", 768, "--heads", 12, "--context", 1024, "--vocabulary", 50257, "--batch", 16]
 STEPS, WARM_UP = 30, 10
 PEAKS = {"H100 80GB HBM3": 989e12, "H200": 989e12, "A100": 312e12}  # dense products in bf16, by the data sheets
 LAYER_GOAL, LOSS_GOAL, TORCH_GOAL, TORCH_SECOND_GOAL, HIDDEN_GOAL, LOG_GOAL = 0.8, 1e-4, 1.0, 1.1, 0.8, 1.01
 NO_TORCH = "no PyTorch with CUDA here"
 # nano's two ranks as threads in every way to train: the flags, and how far its losses may be from those of the first, relative.
-FORM = [*NANO[:3], "--log-every", 0, "--device", "cuda", "--ranks", 2]
+FORM = [*NANO[:3], *NANO[5:], "--device", "cuda", "--ranks", 2]
 FORM_STEPS, SAVED_STEPS = 12, 6
 FORMS = {"form-enqueued": (["--no-cuda-graph"], 0), "form-replayed": ([], 0), "form-zero": (["--zero", 1], 1e-4),
          "form-auto-buckets": (["--bucket-cap-mb", "auto"], 1e-4), "form-control-steps": (["--control-steps", 2], 0),
@@ -140,10 +142,12 @@ def goals(report, goal, not_measured):
         found.append(goal(what, target, None, None, not_measured(report, stage)) if value is None else goal(what, target, value, met, how, second))
 
     layers = (measured.get("layers") or {}).get("results") or []
-    worst = min(layers, key=lambda row: row["of_bound"]) if layers else None
-    share = worst and worst["of_bound"]
-    add("layers of GPT-2 in bf16: the bound over the time, the worst", f">= {LAYER_GOAL}", share, share is not None and share >= LAYER_GOAL,
-        worst and f"{worst['layer']}; {sum(row['of_bound'] >= LAYER_GOAL for row in layers)} of {len(layers)} reach it", "layers")
+    for what, rows in (("layers of GPT-2", [row for row in layers if row.get("per_step", 1) > 0]),
+                       ("layers of other models", [row for row in layers if row.get("per_step", 1) == 0])):
+        worst = min(rows, key=lambda row: row["of_bound"]) if rows else None
+        share = worst and worst["of_bound"]
+        add(f"{what} in bf16: the bound over the time, the worst", f">= {LAYER_GOAL}", share, share is not None and share >= LAYER_GOAL,
+            worst and f"{worst['layer']}; {sum(row['of_bound'] >= LAYER_GOAL for row in rows)} of {len(rows)} reach it", "layers")
     losses = farthest_losses(measured)
     add("nano in fp32, the same seeds on host and GPU: losses, relative", f"<= {LOSS_GOAL}", losses and losses[0],
         losses and losses[0] <= LOSS_GOAL, losses and f"{losses[1]} steps", "train-nano")
