@@ -129,7 +129,7 @@ LinkProfile taking_turns(LinkProfile wire);
 LinkProfile device_profile(transport::cuda_ipc::Reach slowest, int channels, int ranks_of_a_gpu);
 /// Of a channel's part of an operation by LL on a GPU: what a block passes on while another launch
 /// would only wait.
-inline constexpr size_t kMostLlBytes = size_t{8} << 10;
+inline constexpr size_t kMostLlBytes = size_t{16} << 10;
 
 /// `profile` with slots small enough that the FIFOs of a communicator with one link to every peer
 /// take at most `most_bytes` a rank (somewhat more if slots would fall below 4 KiB).
