@@ -168,8 +168,8 @@ struct SumColumnsKernel {
 };
 
 /// sums[width] = the sum of partial[slices x width]; added when `accumulate`. `second`: the same of the
-/// slices after those, unless it is null. Where there are slices enough the warps of a block take turns
-/// at them, since few blocks would read one after the other.
+/// slices after those, unless it is null. Where there are slices enough a block's threads take turns at
+/// them: one that read them all would take longer for addresses than for numbers.
 template <class T>
 struct AddSlicesKernel {
   size_t slices, width;
@@ -179,7 +179,8 @@ struct AddSlicesKernel {
   T* second = nullptr;
 
   static constexpr uint32_t kThreads = 256;
-  constexpr uint32_t turns() const { return slices < kThreads / kWarp ? 1 : kThreads / kWarp; }
+  /// Of 32, each reads 32 bytes of a slice.
+  constexpr uint32_t turns() const { return slices < 8 ? 1 : slices < 64 ? 8 : 32; }
   Grid grid() const {
     return {.x = static_cast<uint32_t>(ceil_div(width, kThreads / turns())),
             .y = second == nullptr ? 1u : 2u};
@@ -193,13 +194,16 @@ struct AddSlicesKernel {
     const bool is_second = block.index().y > 0;
     const Wide<T>* const from = partial + (is_second ? slices * width : 0);
     T* const to = is_second ? second : sums;
-    constexpr uint32_t kAtOnce = 16;
+    constexpr uint32_t kAtOnce = 8;
+    const Wide<T>* next = from + turn * width + column;
     Wide<T> sum = 0;
     for (size_t s = turn; s < slices && column < width; s += kAtOnce * turns()) {
+      // Past the end the first one again, which does not count: a branch would part the reads.
+      const Wide<T>* const first = next;
       Wide<T> got[kAtOnce];
       unrolled<kAtOnce>([&](uint32_t j) {
-        const size_t at = s + j * turns();
-        got[j] = from[(at < slices ? at : s) * width + column];
+        got[j] = *(s + j * turns() < slices ? next : first);
+        next += turns() * width;
       });
       after_reads();
       unrolled<kAtOnce>([&](uint32_t j) { sum += s + j * turns() < slices ? got[j] : 0; });
@@ -207,8 +211,12 @@ struct AddSlicesKernel {
     Wide<T>* const of_turns = block.template shared<Wide<T>>();
     of_turns[block.thread()] = sum;
     block.sync();
+    for (uint32_t half = turns() / 2; half > 0; half /= 2) {
+      if (turn < half) of_turns[block.thread()] += of_turns[block.thread() + half * columns];
+      block.sync();
+    }
     if (turn > 0 || column >= width) return;
-    for (uint32_t t = 1; t < turns(); ++t) sum += of_turns[t * columns + block.thread()];
+    sum = of_turns[block.thread()];
     to[column] = narrow<T>(accumulate ? widen(to[column]) + sum : sum);
   }
 };
