@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "tests/trainer/training_rig.hpp"
 #include "trainer/cli/options.hpp"
 #include "trainer/files/disk.hpp"
+#include "trainer/layers/host/matmul.hpp"
 #include "trainer/step/setup.hpp"
 #include "trainer/train.hpp"
 
@@ -122,6 +124,8 @@ void require_survived(const std::vector<RankResult>& results, const std::vector<
 /// A run that had from the beginning, and from each death on, as many ranks as `document` says: one
 /// checkpoint is resumed by the next number of ranks. Its document has the steps of all parts.
 json reference(const Workplace& place, const Words& words, int ranks, const json& document) {
+  // The ranks that died and survived had this process's products; the program would choose others.
+  setenv("OPENBLAS_CORETYPE", matmul_core(), 0);
   const std::string folder = place.file("reference");
   std::filesystem::remove_all(folder);
   std::filesystem::create_directory(folder);
