@@ -205,7 +205,7 @@ Result<std::string> gpus_text(const device::GpuBackend& backend) {
          fmt::format(
              "  link profile of a communicator on all of them: {}\n"
              "  with ranks on other hosts, too, data between hosts pass through pinned memory\n",
-             tuner::device_profile(slowest, 1, 1).name);
+             tuner::device_profile(slowest, 1, 1, 1).name);
 }
 
 std::string gpus_text() {

@@ -9,7 +9,7 @@
 namespace rondo::nccl {
 namespace {
 
-constexpr int kMostChannels = 64;  // of NCCL's communicators, and of rondo's
+constexpr int kMostCtas = 64;  // of NCCL's communicators, and of rondo's
 
 constexpr unsigned version(unsigned major, unsigned minor, unsigned patch = 0) {
   return minor <= 8 ? 1000 * major + 100 * minor + patch : 10000 * major + 100 * minor + patch;
@@ -66,7 +66,7 @@ Result<CommSettings> read_config(const ncclConfig_t* config, const CommSettings&
   CommSettings read = inherited;
   if (it.blocking != NCCL_CONFIG_UNDEF_INT) read.blocking = it.blocking == 1;
   if (it.maxCTAs != NCCL_CONFIG_UNDEF_INT) {
-    read.most_channels = std::min(it.maxCTAs, kMostChannels);
+    read.most_channels = std::min(it.maxCTAs, kMostCtas);
   }
   const bool has_name = config->size >= offsetof(ncclConfig_t, commName) + sizeof it.commName;
   if (has_name && it.commName != nullptr) read.name = it.commName;

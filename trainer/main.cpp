@@ -36,7 +36,7 @@ Result<RankDevice> prepare_device(const TrainOptions& options, const Config& con
   Config own = config;
   own.device = device;
   own.name = "gradients";
-  own.most_channels = 8;  // more would take longer from backward than they save
+  own.most_channels = 8;  // the multiprocessors are backward's
   return RankDevice{.number = device,
                     .communicator = RONDO_TRY(Communicator::create(own)),
                     .open = &open_device_trainer};

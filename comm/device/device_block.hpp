@@ -4,8 +4,8 @@
 //   Block    uint32_t number(), size(): of this thread, of the block; void sync() (a barrier, after
 //            which everybody sees what everybody wrote); BlockShared& shared(); uint32_t
 //            raise(uint32_t& word, uint32_t bits), an atomic or within the block, what was there
-//            before; void move(type, op, Move), this thread's share of it; uint64_t now_ns();
-//            kPolls, and void rest() after as many polls in vain
+//            before; void move(type, op, Move), this thread's share of it, never to shared();
+//            uint64_t now_ns(); kPolls, and void rest() after as many polls in vain
 //   Access   words that GPUs and hosts share: peek(const uint64_t*) reads one, load() acquires too;
 //            write(T& to, T) puts data there; order(one_gpu) before store(uint64_t*, value) makes that
 //            store a release of all that the block has written before its last barrier, or this

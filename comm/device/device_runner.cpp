@@ -27,8 +27,6 @@ using transport::cuda_ipc::Offer;
 using transport::cuda_ipc::Reach;
 using transport::cuda_ipc::Segments;
 
-// The default: on an H200 eight moved 85 GB/s each, and as many as these are enough for a GPU's links.
-constexpr int kMostChannels = 16;
 constexpr timespec kPause{0, 50'000};
 constexpr int kTurnsOfASecond = 20'000;
 // Launches of a rank that have not ended are at most three times as many.
@@ -38,7 +36,6 @@ constexpr size_t kMostSegmentBytes = size_t{256} << 20;
 constexpr size_t kMostHostBytes = size_t{32} << 20;
 // Of each of the two segments for ranks of other hosts.
 constexpr size_t kMostWireBytes = size_t{64} << 20;
-using tuner::kMostLlBytes;  // in an LL area, of which every peer has two in each channel
 
 // Equal for the threads of a process, and different between processes, wherever they come from.
 uint64_t this_process() {
@@ -242,7 +239,9 @@ Status DeviceRunner::settle(const DeviceSettings& setup, std::span<const DeviceP
   spans_devices_ = reaches_buffers_ && std::any_of(places.begin(), places.end(), [&](auto& each) {
                      return each.device != places[0].device;
                    });
-  const int most_channels = setup.most_channels > 0 ? setup.most_channels : kMostChannels;
+  const bool near = far_.empty() && reach_ != Reach::kHost;
+  const int most_channels =
+      setup.most_channels > 0 ? setup.most_channels : tuner::most_channels(near);
   const int channels = setup.channels > 0
                            ? setup.channels
                            : transport::cuda_ipc::modest_channels(places, at_once, most_channels);
@@ -257,9 +256,11 @@ Status DeviceRunner::settle(const DeviceSettings& setup, std::span<const DeviceP
                                              : kMostWireBytes;
   // Neither passes between hosts.
   const bool publishes = far_.empty();
-  const size_t ll = publishes ? 4 * kMostLlBytes * static_cast<size_t>(ranks * all_channels) : 0;
+  // An LL area is twice as large as its data, and every peer has two in each channel.
+  const size_t most_ll = tuner::most_ll_bytes(near, ranks);
+  const size_t ll = publishes ? 4 * most_ll * static_cast<size_t>(ranks * all_channels) : 0;
   profile_ = setup.links ? *setup.links
-                         : tuner::device_profile(reach_, channels,
+                         : tuner::device_profile(reach_, channels, ranks,
                                                  transport::cuda_ipc::most_on_a_device(places));
   const auto places_of = [&](uint32_t slots) {  // of a link
     return far_.empty() ? slots : transport::ucx::slots_of(slots);
@@ -282,7 +283,7 @@ Status DeviceRunner::settle(const DeviceSettings& setup, std::span<const DeviceP
             .slot_gap = publishes ? 0 : WireProxy::kGap,
             .publish_depth = publishes ? profile_.slots : 0,
             .publish_slot_bytes = profile_.slot_bytes,
-            .ll_bytes = publishes ? std::min(kMostLlBytes, profile_.slot_bytes) : 0};
+            .ll_bytes = publishes ? std::min(most_ll, profile_.slot_bytes) : 0};
   if (profile_.on_device) {
     profile_.on_device->ll_bytes = shape_.ll_bytes * static_cast<uint64_t>(channels);
   }

@@ -263,8 +263,10 @@ Result<tuner::LinkProfile> links_of(const PlanFlags& flags, const PlanRequest& r
   if (r.reach) {  // a processor's own profile says nothing of them
     const bool share = *r.reach == Reach::kSameGpu;
     // As many channels as a communicator takes by itself on GPUs of 132 multiprocessors.
-    const int channels = std::clamp(132 / 4 / (share ? r.ranks : 1), 1, 8);
-    const tuner::LinkProfile own = tuner::device_profile(*r.reach, channels, share ? r.ranks : 1);
+    const int sharing = share ? r.ranks : 1;
+    const int channels =
+        std::clamp(132 / 4 / sharing, 1, tuner::most_channels(*r.reach != Reach::kHost));
+    const tuner::LinkProfile own = tuner::device_profile(*r.reach, channels, r.ranks, sharing);
     return flags.links.empty() ? own : tuner::find_profile(flags.links, own);
   }
   const tuner::LinkProfile host =

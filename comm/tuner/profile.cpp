@@ -74,7 +74,8 @@ LinkProfile taking_turns(LinkProfile wire) {
   return wire;
 }
 
-LinkProfile device_profile(transport::cuda_ipc::Reach slowest, int channels, int ranks_of_a_gpu) {
+LinkProfile device_profile(transport::cuda_ipc::Reach slowest, int channels, int ranks,
+                           int ranks_of_a_gpu) {
   // One GPU: what LL and two-shot-direct took on an H200, 8 KiB to 1 GiB (bench/results); slots are
   // estimated. Between GPUs estimates: about the bandwidth of their links, and the engine's own time
   // for a hop, which is most of it.
@@ -99,7 +100,8 @@ LinkProfile device_profile(transport::cuda_ipc::Reach slowest, int channels, int
   profile.memory_cached_us_per_byte = std::max(own, way.memory_cached_us_per_byte);
   profile.memory_us_per_byte = std::max(own, way.memory_us_per_byte);
   const double farther = way.alpha_us - kWays[0].alpha_us;
-  profile.on_device = {.ll_bytes = kMostLlBytes * static_cast<uint64_t>(channels),
+  const bool near = slowest != transport::cuda_ipc::Reach::kHost;
+  profile.on_device = {.ll_bytes = most_ll_bytes(near, ranks) * static_cast<uint64_t>(channels),
                        .direct_alpha_us = 6.2 + farther,
                        .direct_peer_us = 1.5,
                        .staged_alpha_us = 11.4 + farther,

@@ -124,12 +124,18 @@ LinkProfile wire_profile(double bytes_per_second, double latency_seconds,
 LinkProfile taking_turns(LinkProfile wire);
 
 /// For ranks on GPUs, with so many blocks each; `slowest` is the slowest path between two of them,
-/// `ranks_of_a_gpu` how many share one at most. On one GPU what an H200 took, but for slots; between
-/// GPUs estimates from data sheets.
-LinkProfile device_profile(transport::cuda_ipc::Reach slowest, int channels, int ranks_of_a_gpu);
-/// Of a channel's part of an operation by LL on a GPU: what a block passes on while another launch
-/// would only wait.
-inline constexpr size_t kMostLlBytes = size_t{16} << 10;
+/// `ranks_of_a_gpu` how many of the `ranks` share one at most. On one GPU what an H200 took, but for
+/// slots; between GPUs estimates from data sheets.
+LinkProfile device_profile(transport::cuda_ipc::Reach slowest, int channels, int ranks,
+                           int ranks_of_a_gpu);
+/// How many blocks a rank has at most, unless it is told; `near`: all ranks' GPUs access each other. Else
+/// slots lie in memory of which there is less, and would be too small.
+constexpr int most_channels(bool near) { return near ? 16 : 8; }
+/// How many bytes of a block's part of an operation go by LL. A block folds what has come by LL in
+/// pieces, the smaller the more ranks there are.
+constexpr size_t most_ll_bytes(bool near, int ranks) {
+  return (near && ranks <= 4 ? size_t{16} : size_t{8}) << 10;
+}
 
 /// `profile` with slots small enough that the FIFOs of a communicator with one link to every peer
 /// take at most `most_bytes` a rank (somewhat more if slots would fall below 4 KiB).

@@ -29,20 +29,17 @@ Result<std::string> make_unique_id();
 inline constexpr size_t kUniqueIdChars = 127;
 
 /// Gathers one blob from every rank by the caller's own means (MPI, a store, pipes): takes this
-/// rank's blob, returns all ranks' in rank order. Every rank's blob has the same length, at most
-/// 256 bytes.
+/// rank's, returns all in rank order. Each has the same length, at most 256 bytes.
 using AllGather = std::function<Result<std::vector<std::string>>(std::string_view own)>;
 
 /// How a communicator is created. Every rank must pass the same values, except `rank`; if they
 /// differ, rank 0's are used for everything that shapes the communication.
 struct Config {
-  /// This rank and the number of ranks. Both -1: from place_from_launcher(); without a launcher,
-  /// one rank alone.
+  /// This rank and the number of ranks. Both -1: from place_from_launcher(), else one rank alone.
   int rank = -1;
   int world_size = -1;
   /// Where the ranks meet: a directory (created 0700), or tcp://HOST:PORT for ranks that share none
-  /// (rank 0 listens there). Empty: RONDO_RENDEZVOUS, else derived from the launcher's name for the
-  /// job.
+  /// (rank 0 listens there). Empty: RONDO_RENDEZVOUS, else from the launcher's name for the job.
   std::string rendezvous;
   /// Instead of a directory: a result of make_unique_id(). rank and world_size must be set; the
   /// environment does not say where to meet.
@@ -60,8 +57,11 @@ struct Config {
   std::chrono::milliseconds bootstrap_timeout{0};
   /// Independent pipelines per operation; each beyond the first takes a thread for large messages.
   /// If all ranks' threads together exceed the CPUs, they yield instead of spinning, and small
-  /// operations take microseconds. 0: one. (Of a device: thread blocks. 0: up to most_channels, 0: 16.)
-  int channels = 0, most_channels = 0;
+  /// operations take microseconds. 0: one. Of a device: its thread blocks; 0: as many as leave room
+  /// for other communicators, up to most_channels.
+  int channels = 0;
+  /// 0: 16; 8 over several hosts, and where GPUs cannot access each other.
+  int most_channels = 0;
   /// Slots per link and bytes per slot; 0: from the link profile. Tiny ones make many rounds (tests).
   int slots = 0;
   size_t slot_bytes = 0;

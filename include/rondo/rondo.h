@@ -164,7 +164,8 @@ typedef struct rondo_config {
    * one minute. */
   int64_t bootstrap_timeout_ms;
   /* Pipelines per operation (0: one; each takes a thread, and if threads exceed CPUs, small
-   * operations take microseconds), slots per link, bytes per slot (0: from the link profile). */
+   * operations take microseconds), slots per link, bytes per slot (0: from the link profile).
+   * channels of a device: its thread blocks; 0: as many as leave room, up to most_channels. */
   int32_t channels, slots;
   size_t slot_bytes;
   /* "1GB/s,20us": delay every message to that bandwidth and latency; null: RONDO_PACE, else off. */
@@ -172,7 +173,7 @@ typedef struct rondo_config {
   /* Forces one algorithm for every operation that has it; RONDO_AUTO: RONDO_ALGORITHM, else the
    * link profile chooses. */
   rondo_algorithm algorithm;
-  /* Of a device, where channels is 0: at most so many thread blocks; 0: sixteen. */
+  /* 0: 16; 8 over several hosts, and where GPUs cannot access each other. */
   int32_t most_channels;
   /* Two ways to meet without a launcher; one of them may be set, and rank and world_size then
    * must be. unique_id: the text of one rank's rondo_make_unique_id. all_gather: rondo_create

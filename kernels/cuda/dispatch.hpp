@@ -81,8 +81,9 @@ struct HostFloats {
 };
 
 /// This thread's share of a move, as reduce.hpp defines moves: all threads together do what the
-/// scalar reference does. Ignores `nontemporal`. REQUIRES: supports(type, op). Floats: HostFloats,
-/// or a type with the same bits.
+/// scalar reference does. Ignores `nontemporal`. REQUIRES: supports(type, op); on a GPU destinations
+/// in its memory or in mapped memory of the host, not in a block's. Floats: HostFloats, or a type with
+/// the same bits.
 template <class Floats = HostFloats>
 RONDO_DEVICE void move_share(DataType type, ReduceOp op, const Move& move, const Share& share) {
   if (move.source_count == 1 && move.divisor <= 1 && move.factors == nullptr) {

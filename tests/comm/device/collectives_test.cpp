@@ -190,6 +190,31 @@ TEST_CASE("On a device, small one-shot operations from everybody to everybody go
   CHECK(by_ll(Collective::kBroadcast, 5, Algorithm::kAuto) == 0);
 }
 
+TEST_CASE("Of slots of the usual size LL carries 16 KiB a block, among more than four ranks 8") {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const Installed installed(gpu);
+  Config config = small_config();
+  config.slots = 0;
+  config.slot_bytes = 0;
+  for (const auto& [ranks, most] : {std::pair<int, size_t>{4, 16 << 10}, {5, 8 << 10}}) {
+    World world(gpu, ranks, config);
+    REQUIRE(world.all_created());
+    const size_t fits = 2 * most / sizeof(float);  // two channels
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kScaledSum}) {
+      for (const size_t count : {fits, fits + 1}) {
+        INFO(ranks << " ranks, " << count << " floats, " << name(op));
+        const int before = gpu->launches_by_ll;
+        compare(world, {{.collective = Collective::kAllReduce,
+                         .count = count,
+                         .type = DataType::kFloat32,
+                         .op = op,
+                         .algorithm = Algorithm::kOneShot}});
+        CHECK(gpu->launches_by_ll - before == (count == fits ? ranks : 0));
+      }
+    }
+  }
+}
+
 TEST_CASE("What a stream holds before and after an operation is done before and after it") {
   const auto gpu = std::make_shared<FakeGpu>();
   const Installed installed(gpu);

@@ -98,7 +98,7 @@ inline void walk(World& world, const std::vector<std::vector<Launch>>& launches,
 
 /// No channel of any rank has given up, and no fence was missing anywhere so far.
 inline bool all_well(const World& world) {
-  if (unordered_stores != 0) return false;
+  if (unordered_stores != 0 || misplaced_moves != 0) return false;
   for (uint32_t r = 0; r < world.shape().ranks; ++r) {
     for (uint32_t c = 0; c < world.shape().channels; ++c) {
       if (world.report(r, c).ended != DeviceReport::kNot) return false;

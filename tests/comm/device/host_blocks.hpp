@@ -5,7 +5,6 @@
 #include <atomic>
 #include <barrier>
 #include <cstdint>
-#include <stdexcept>
 #include <thread>
 
 #include "comm/device/device_group.hpp"
@@ -14,6 +13,8 @@
 namespace rondo::engine::test {
 
 inline std::atomic<uint64_t> unordered_stores = 0;
+// Moves to memory that the threads of a block share, where a GPU's cannot store.
+inline std::atomic<uint64_t> misplaced_moves = 0;
 inline thread_local bool unordered = false;
 
 // A store releases by itself here: the thread sanitizer knows no fences. That the device has its
@@ -72,11 +73,10 @@ struct HostBlock {
   uint64_t now_ns() { return clock += ns_per_look; }
   void rest() { std::this_thread::yield(); }
   void move(DataType type, ReduceOp op, const kernels::Move& whole) {
-    // On a GPU those are another kind of addresses than a move stores to.
     const auto* const own = reinterpret_cast<const std::byte*>(&memory.shared);
     for (uint32_t j = 0; j < whole.destination_count; ++j) {
       if (whole.destinations[j] >= own && whole.destinations[j] < own + sizeof memory.shared) {
-        throw std::logic_error("a move writes to memory that the threads of a block share");
+        ++misplaced_moves;
       }
     }
     kernels::cuda::move_share(type, op, whole, {.thread = thread, .threads = threads});

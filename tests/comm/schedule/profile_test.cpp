@@ -389,12 +389,14 @@ TEST_CASE("ranks that share a GPU are predicted as an H200 measured them") {
                       {4, 32, 8 << 10, Algorithm::kTwoShot, 53.6},
                       {8, 16, 8 << 10, Algorithm::kTwoShot, 108.0},
                       {2, 8, 8 << 20, Algorithm::kTwoShotDirect, 39.4},
+                      {2, 16, kGiB, Algorithm::kTwoShotDirect, 1743},
+                      {2, 16, 2 << 20, Algorithm::kTwoShotDirect, 17.7},
                       {2, 64, kGiB, Algorithm::kTwoShotDirect, 1156},
                       {4, 32, kGiB, Algorithm::kTwoShotDirect, 2256},
                       {8, 16, kGiB, Algorithm::kTwoShotDirect, 4468}};
   for (const Row& row : rows) {
     const LinkProfile profile =
-        device_profile(transport::cuda_ipc::Reach::kSameGpu, row.channels, row.ranks);
+        device_profile(transport::cuda_ipc::Reach::kSameGpu, row.channels, row.ranks, row.ranks);
     const Question question{.collective = Collective::kAllReduce,
                             .algorithm = row.algorithm,
                             .ranks = row.ranks,
