@@ -191,6 +191,16 @@ void compare_elements() {
                                         false,     sums.data(), second.data()};
       },
       noise<W>(kCount, 1), noise<T>(kWidth, 2), noise<T>(kWidth, 3));
+  for (const size_t slices : {64, 65, 129, 257}) {
+    constexpr size_t kOddWidth = 37;
+    compare(
+        "many slices of two sums", 0,
+        [&](auto& partial, auto& sums, auto& second) {
+          return cuda::AddSlicesKernel<T>{slices, kOddWidth,   partial.data(),
+                                          true,   sums.data(), second.data()};
+        },
+        noise<W>(2 * slices * kOddWidth, 1), noise<T>(kOddWidth, 2), noise<T>(kOddWidth, 3));
+  }
   Buffer<int32_t> targets(kRows);
   for (size_t i = 0; i < kRows; ++i) targets[i] = static_cast<int32_t>(mix(i) % kWidth);
   constexpr LogitsShape kLogits{.rows = kRows, .classes = kWidth, .stride = 128};

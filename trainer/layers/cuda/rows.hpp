@@ -179,7 +179,6 @@ struct AddSlicesKernel {
   T* second = nullptr;
 
   static constexpr uint32_t kThreads = 256;
-  /// Of 32, each reads 32 bytes of a slice.
   constexpr uint32_t turns() const { return slices < 8 ? 1 : slices < 64 ? 8 : 32; }
   Grid grid() const {
     return {.x = static_cast<uint32_t>(ceil_div(width, kThreads / turns())),
@@ -194,15 +193,15 @@ struct AddSlicesKernel {
     const bool is_second = block.index().y > 0;
     const Wide<T>* const from = partial + (is_second ? slices * width : 0);
     T* const to = is_second ? second : sums;
-    constexpr uint32_t kAtOnce = 8;
-    const Wide<T>* next = from + turn * width + column;
+    constexpr uint32_t kAtOnce = 4;
+    size_t next = turn * width + column;
     Wide<T> sum = 0;
     for (size_t s = turn; s < slices && column < width; s += kAtOnce * turns()) {
       // Past the end the first one again, which does not count: a branch would part the reads.
-      const Wide<T>* const first = next;
+      const size_t first = next;
       Wide<T> got[kAtOnce];
       unrolled<kAtOnce>([&](uint32_t j) {
-        got[j] = *(s + j * turns() < slices ? next : first);
+        got[j] = from[s + j * turns() < slices ? next : first];
         next += turns() * width;
       });
       after_reads();
