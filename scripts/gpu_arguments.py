@@ -39,7 +39,7 @@ def stages_of(arguments):
     threads = [f"perf-{ranks}-threads{part}" for ranks in RANKS for part in ("", "-large", *(["-large-channels"] if ranks in CHANNELS else []))]
     return [*building, "tests", *gpu_training.STAGES, "kernels", "engine", "perf-probe", "topology", *threads, "mps", "perf-2-processes",
             "perf-2-processes-large", *(copies_stage(way) for way in COPIES), "perf-2-processes-all_gather", "nccl", "nccl-own",
-            "nccl-drop-in", *TORCH_DROP_IN, *GPUS, *(f"perf-{what}" for what in COLLECTIVES), "perf-types", *gpu_training.FORMS, *gpu_training.LESSONS,
+            "nccl-drop-in", *TORCH_DROP_IN, *GPUS, *(f"perf-{what}" for what in COLLECTIVES), "perf-types", "perf-large", *gpu_training.FORMS, *gpu_training.LESSONS,
             *(sanitized_stage(*each) for each in SANITIZED)]
 
 

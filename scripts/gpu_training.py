@@ -19,15 +19,16 @@ PEAKS = {"H100 80GB HBM3": 989e12, "H200": 989e12, "A100": 312e12}  # dense prod
 LAYER_GOAL, LOSS_GOAL, TORCH_GOAL, TORCH_SECOND_GOAL, HIDDEN_GOAL, LOG_GOAL = 0.8, 1e-4, 1.0, 1.1, 0.8, 1.01
 NO_TORCH = "no PyTorch with CUDA here"
 # nano's two ranks as threads in every way to train: the flags, and how far its losses may be from those of the first, relative.
-FORM = [*NANO[:3], *NANO[5:], "--device", "cuda", "--ranks", 2]
+FORM = [*NANO[:3], "--log-every", 0, "--device", "cuda", "--ranks", 2]
 FORM_STEPS, SAVED_STEPS = 12, 6
-FORMS = {"form-enqueued": (["--no-cuda-graph"], 0), "form-replayed": ([], 0), "form-zero": (["--zero", 1], 1e-4),
-         "form-auto-buckets": (["--bucket-cap-mb", "auto"], 1e-4), "form-control-steps": (["--control-steps", 2], 0),
-         "form-dp": (["--strategy", "dp"], 1e-4), "form-bf16": (["--dtype", "bf16"], 0.05), "form-fp16": (["--dtype", "fp16"], 0.05),
-         "form-tf32": (["--tf32"], 0.01),
-         "form-compressed": (["--compress", "bf16"], 0.01), "form-saved": (["--checkpoint-every", SAVED_STEPS], 0),
+FORMS = {"form-enqueued": (["--no-cuda-graph"], 0), "form-replayed": ([], 0), "form-zero": (["--zero", 1], 0),
+         "form-auto-buckets": (["--bucket-cap-mb", "auto"], 0), "form-control-steps": (["--control-steps", 2], 0),
+         "form-dp": (["--strategy", "dp"], 0), "form-bf16": (["--dtype", "bf16"], 5e-3),
+         "form-fp16": (["--dtype", "fp16"], 0.06),  # its scale overflows once, and that step is left out
+         "form-tf32": (["--tf32"], 1e-3),
+         "form-compressed": (["--compress", "bf16"], 1e-3), "form-saved": (["--checkpoint-every", SAVED_STEPS], 0),
          "form-resumed": (["--resume"], 0),  # from form-saved's checkpoint
-         "form-processes": ([], 1e-4)}  # of rondo-train, which take turns on the GPU
+         "form-processes": ([], 0)}  # of rondo-train, which take turns on the GPU
 LESSONS = {f"lesson-{name}": name for name in ("no-overlap", "local-batch-norm")}  # processes; the second synchronizes batch norm
 
 
@@ -142,8 +143,8 @@ def goals(report, goal, not_measured):
         found.append(goal(what, target, None, None, not_measured(report, stage)) if value is None else goal(what, target, value, met, how, second))
 
     layers = (measured.get("layers") or {}).get("results") or []
-    for what, rows in (("layers of GPT-2", [row for row in layers if row.get("per_step", 1) > 0]),
-                       ("layers of other models", [row for row in layers if row.get("per_step", 1) == 0])):
+    for what, rows in (("layers of GPT-2", [row for row in layers if "convolution" not in row["layer"]]),
+                       ("convolutions", [row for row in layers if "convolution" in row["layer"]])):
         worst = min(rows, key=lambda row: row["of_bound"]) if rows else None
         share = worst and worst["of_bound"]
         add(f"{what} in bf16: the bound over the time, the worst", f">= {LAYER_GOAL}", share, share is not None and share >= LAYER_GOAL,

@@ -65,7 +65,8 @@ PERF = {"results": [{"size": 8192, "algorithm": "one_shot", "backend": "rondo",
                      "out_of_place": {"time": 1250.0, "alg_bw": 0.7, "bus_bw": 1.2, "nwrong": 0}, "in_place": None}]}
 LAYERS = {"device": "Stub", "step_ms": 26.5,
           "results": [{"layer": "GELU", "us": 50.0, "bytes": 2e8, "operations": 0.0, "of_bound": 0.9},
-                      {"layer": "attention", "us": 400.0, "bytes": 1e8, "operations": 2e10, "of_bound": 0.5}]}
+                      {"layer": "attention", "us": 400.0, "bytes": 1e8, "operations": 2e10, "of_bound": 0.5},
+                      {"layer": "convolution, forward", "us": 400.0, "bytes": 1e8, "operations": 2e10, "of_bound": 0.1}]}
 TRAIN = {"steps": [{"step": i + 1, "step_ms": 50.0 if i < 10 else 30.0, "loss": 5.0 - i / 100} for i in range(40)],
          "summary": {"ranks": 2, "hidden_fraction": 0.85, "comm_us": 2000.0, "exposed_comm_ms": 0.3, "gemm_gflops_per_rank": 4e5}}
 PROGRAMS = {"layers_bench_cuda": ("layers", LAYERS), "rondo-train": ("train", TRAIN), "rank_threads_cuda": ("train", TRAIN), "kernels_bench_cuda": ("kernels", KERNELS), "device_engine_bench": ("engine", ENGINE), "rondo-perf": ("perf", PERF),
