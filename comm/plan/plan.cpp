@@ -121,8 +121,9 @@ Status choose(ExplainedPlan& plan) {
       explain_direct(plan.candidates, mapped);
     }
   }
-  for (const tuner::Candidate& c : plan.candidates) {
+  for (tuner::Candidate& c : plan.candidates) {
     if (c.algorithm != plan.algorithm) continue;
+    if (algorithms::traits_of(c.algorithm).needs.copies && available.copies) c.refusal = nullptr;
     plan.why = reason(r, plan.candidates, c);
     return {};
   }

@@ -31,7 +31,10 @@ bool is_given_up_in_place(Collective collective, Algorithm algorithm) {
 const char* refusal(Collective collective, Algorithm algorithm, const Available& available,
                     bool in_place) {
   const algorithms::Needs& needs = traits_of(algorithm).needs;
-  if (needs.copies) return "on GPUs only, and only where it is asked for";
+  if (needs.copies) {
+    return available.copies ? "only where it is asked for"
+                            : "only in memory within reach of GPUs that access each other";
+  }
   if (available.hosts != nullptr) {
     const char* const why = algorithms::refusal_on(algorithm, *available.hosts);
     if (why != nullptr) return why;

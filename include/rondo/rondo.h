@@ -173,7 +173,8 @@ typedef struct rondo_config {
   /* Forces one algorithm for every operation that has it; RONDO_AUTO: RONDO_ALGORITHM, else the
    * link profile chooses. */
   rondo_algorithm algorithm;
-  /* 0: 16; 8 over several hosts, and where GPUs cannot access each other. */
+  /* The most thread blocks of a device where channels is 0. 0: 16; 8 over several hosts, and where
+   * GPUs cannot access each other. */
   int32_t most_channels;
   /* Two ways to meet without a launcher; one of them may be set, and rank and world_size then
    * must be. unique_id: the text of one rank's rondo_make_unique_id. all_gather: rondo_create

@@ -103,6 +103,12 @@ TEST_CASE("ranks on GPUs have a profile of their own, and memory within reach or
   CHECK_THAT(within.out, says("\ntwo-shot-direct: the cheapest"));
   // Host memory is within nobody's reach, and what the processor's profile says of it is not asked.
   CHECK_THAT(with({"--gpus", "host-memory", "--memory", "library"}).out, says("through slots"));
+  const auto by_copies = [](const char* memory) {
+    return plan({"all_gather", "--ranks", "2", "--size", "256M", "--gpus", "one", "--memory",
+                 memory, "--algorithm", "copy-engine"});
+  };
+  CHECK_THAT(by_copies("library").out, says("copy-engine: asked for") && !says("not possible"));
+  CHECK_THAT(by_copies("plain").out, says("not possible here: only in memory within reach"));
   const auto json = nlohmann::json::parse(with({"--gpus", "one", "--json", "-"}).out);
   CHECK(json["gpus"] == "one GPU");
   CHECK(json["cores"].is_null());
