@@ -114,6 +114,26 @@ TEST_CASE("Without a number a rank takes sixteen thread blocks, or what it is gi
   }
 }
 
+TEST_CASE("The most blocks that rank 0 wants hold for all ranks") {
+  const auto gpu = std::make_shared<FakeGpu>(1, 132);
+  const Installed installed(gpu);
+  const TempDirectory directory;
+  int channels[2] = {};
+  const auto rank_of = [&](int rank) {
+    Config config = config_of(directory, rank, 2, small_config());
+    config.channels = 0;
+    config.most_channels = rank == 0 ? 5 : 7;
+    const auto made = Communicator::create(config);
+    if (!made.ok()) return;
+    channels[rank] = made->plan(Collective::kAllReduce, 1 << 20, DataType::kInt32).channels;
+  };
+  std::thread other(rank_of, 1);
+  rank_of(0);
+  other.join();
+  CHECK(channels[0] == 5);
+  CHECK(channels[1] == 5);
+}
+
 TEST_CASE(
     "Thread blocks that do not fit together are refused, those of other communicators included") {
   const auto gpu = std::make_shared<FakeGpu>(1, 5);
