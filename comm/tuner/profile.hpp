@@ -128,8 +128,8 @@ LinkProfile taking_turns(LinkProfile wire);
 /// slots; between GPUs estimates from data sheets.
 LinkProfile device_profile(transport::cuda_ipc::Reach slowest, int channels, int ranks,
                            int ranks_of_a_gpu);
-/// How many blocks a rank has at most, unless it is told; `near`: all ranks' GPUs access each other. Else
-/// slots lie in memory of which there is less, and would be too small.
+/// The most blocks that a rank takes by itself. `near`: all ranks' GPUs access each other; otherwise slots
+/// share less memory, and more blocks would make them too small.
 constexpr int most_channels(bool near) { return near ? 16 : 8; }
 /// How many bytes of a block's part of an operation go by LL. A block folds what has come by LL in
 /// pieces, the smaller the more ranks there are.
