@@ -32,14 +32,7 @@ struct Surroundings {
 /// The rank's GPU, with a communicator of all ranks' GPUs beside the one of the hosts.
 Result<RankDevice> prepare_device(const TrainOptions& options, const Config& config,
                                   int local_rank) {
-  const int device = options.device_of(local_rank, RONDO_TRY(Device::count()));
-  Config own = config;
-  own.device = device;
-  own.name = "gradients";
-  own.most_channels = 8;  // the multiprocessors are backward's
-  return RankDevice{.number = device,
-                    .communicator = RONDO_TRY(Communicator::create(own)),
-                    .open = &open_device_trainer};
+  return make_rank_device(config, options.device_of(local_rank, RONDO_TRY(Device::count())));
 }
 
 /// A communicator goes by another one where the one that is asked for cannot be.

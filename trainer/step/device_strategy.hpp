@@ -42,4 +42,15 @@ Result<std::unique_ptr<DeviceTrainer>> open_device_trainer(const TrainOptions& o
                                                            const SampleShape& shape,
                                                            RankDevice& device, Communicator& host);
 
+/// GPU `number` with its communicator: as `config`, that of the hosts, but with a name of its own and few
+/// thread blocks, because the multiprocessors are backward's. Blocks until all ranks have met.
+inline Result<RankDevice> make_rank_device(Config config, int number) {
+  config.device = number;
+  config.name = "gradients";
+  config.most_channels = 8;
+  return RankDevice{.number = number,
+                    .communicator = RONDO_TRY(Communicator::create(config)),
+                    .open = &open_device_trainer};
+}
+
 }  // namespace rondo::trainer

@@ -36,11 +36,7 @@ inline Status train_rank(const TrainOptions& options, Config config, int gpus,
     validation = RONDO_TRY(open_data(options, options.validation, 0));
   }
   Communicator host = RONDO_TRY(Communicator::create(config));
-  config.device = options.device_of(config.rank, gpus);
-  config.name = "gradients";
-  RankDevice device{.number = config.device,
-                    .communicator = RONDO_TRY(Communicator::create(config)),
-                    .open = &open_device_trainer};
+  RankDevice device = RONDO_TRY(make_rank_device(config, options.device_of(config.rank, gpus)));
   std::atomic<bool> stop{false};
   if (begins) begins(config.rank, stop);
   return train(options, *data, validation.get(), host, stop, nullptr, &device);
