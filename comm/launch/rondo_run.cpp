@@ -20,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/base/counted.hpp"
 #include "comm/base/flush_stdout.hpp"
 #include "comm/base/limits.hpp"
 #include "comm/base/printable.hpp"
@@ -31,7 +32,9 @@
 #include "comm/launch/serve.hpp"
 #include "comm/launch/variables.hpp"
 #include "rondo/rondo.h"
+#include "transport/cuda_ipc/cuda_calls.hpp"
 #include "transport/memory/unique_fd.hpp"
+#include "transport/ucx/factory.hpp"
 
 namespace {
 
@@ -51,6 +54,25 @@ void print_environment() {
   for (const auto& variable : rondo::comm::kEnvironment) {
     fmt::print("{:<23}  {:<20}  {}\n", variable.name, variable.value_when_absent, variable.meaning);
   }
+}
+
+/// A line of `--version`: "NAME: yes (DETAIL)", or "NAME: no, REASON".
+std::string ability(const char* name, const rondo::Result<std::string>& detail) {
+  if (!detail.ok()) return fmt::format("\n{}: no, {}", name, detail.status().message());
+  return fmt::format("\n{}: yes ({})", name, *detail);
+}
+
+rondo::Result<std::string> find_gpus() {
+  const auto cuda = RONDO_TRY(rondo::transport::cuda_ipc::open_cuda());
+  const int gpus = RONDO_TRY(cuda->device_count());
+  if (gpus == 0) return rondo::Status(rondo::Code::kUnavailable, "there is no GPU");
+  return rondo::comm::counted(gpus, "GPU");
+}
+
+/// Scripts ask here, and read the words before the comma or the parenthesis.
+std::string version_and_abilities() {
+  return "rondo-run " RONDO_VERSION + ability("ucx", rondo::transport::ucx::version()) +
+         ability("cuda", find_gpus());
 }
 
 /// `attempt` runs the job once.
@@ -115,7 +137,8 @@ void add_host_flags(CLI::App& app, RunFlags& flags) {
 }
 
 void add_flags(CLI::App& app, RunFlags& flags) {
-  app.set_version_flag("--version", "rondo-run " RONDO_VERSION);
+  app.set_version_flag("--version", version_and_abilities,
+                       "print the version and what this rondo can use on this machine");
   app.add_option("-n,--nproc-per-node", flags.ranks,
                  "number of ranks, or cpu, or gpu: one for each; with --hosts, of each host that "
                  "has no number of its own");

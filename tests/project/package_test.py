@@ -122,7 +122,7 @@ def installed(source, build, programs, work):
         if found := re.search(re.escape(str(source)).encode() + rb"/[\w/-]+[.][ch]pp", path.read_bytes()):
             sys.exit(f"{path.name} names {found[0]}, a file of the machine that built it")
     for path in programs_here:
-        if (said := run(path, "--version")) != f"{path.name} {version}\n":
+        if not (said := run(path, "--version")).startswith(f"{path.name} {version}\n"):
             sys.exit(f"{path.name} --version printed {said!r}")
     links = sorted(path for path in (prefix / "bin").iterdir() if path.name.endswith("_perf"))
     if len(links) != 9 or any(os.readlink(path) != "rondo-perf" for path in links):
@@ -204,7 +204,7 @@ def wheel(source, build, programs, work):
         sys.exit(f"the installed module's sum is {said!r}")
     version = run(sys.executable, "-m", "rondo", "--version", **environment).strip()
     for name in ("rondo-run", "rondo-perf", "rondo-plan", "rondo-status", "rondo-train"):
-        if (said := run(name, "--version", **environment)) != f"{name} {version}\n":
+        if not (said := run(name, "--version", **environment)).startswith(f"{name} {version}\n"):
             sys.exit(f"{name} --version printed {said!r}")
     run("rondo-perf", "all_reduce", "-b", 8, "-e", 8, "-n", 2, "-w", 1, "--ranks", 2, **environment)
     run("rondo-train", "--ranks", 2, "--steps", 2, "--width", 32, **environment)  # on the text that is installed with it

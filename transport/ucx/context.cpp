@@ -243,6 +243,13 @@ Result<std::vector<std::string>> split_address(const PeerAddress& peer, const Se
 
 Result<bool> reaches_gpus(const Settings& settings) { return UcxContext(settings).reaches_gpus(); }
 
+Result<std::string> version() {
+  const Calls* const calls = RONDO_TRY(load_ucx());
+  unsigned major = 0, minor = 0, release = 0;
+  calls->get_version(&major, &minor, &release);
+  return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(release);
+}
+
 Result<std::unique_ptr<Opened>> open(const Settings& settings) {
   auto context = std::make_unique<UcxContext>(settings);
   RONDO_TRY(context->open());

@@ -66,6 +66,10 @@ class Opened {
   virtual const std::string& address() const = 0;
 };
 
+/// Loads UCX if this process has not done so yet, and returns its version ("1.13.1").
+/// Error: kUnavailable, which names the packages to install.
+Result<std::string> version();
+
 /// Loads UCX where that has not happened. Errors: kUnavailable with the packages to install,
 /// kInvalidArgument, kResourceExhausted where too few ports are free, kSystem with UCX's reason.
 Result<std::unique_ptr<Opened>> open(const Settings& settings);

@@ -9,6 +9,8 @@ Result<std::unique_ptr<Opened>> open(const Settings&) {
                 "where Debian's libucx-dev is installed, and install libucx0 where it runs");
 }
 
+Result<std::string> version() { return open({}).status(); }
+
 Result<bool> reaches_gpus(const Settings&) { return open({}).status(); }
 
 Result<std::unique_ptr<Transport>> connect(std::unique_ptr<Opened>, int, std::vector<PeerAddress>) {

