@@ -29,6 +29,8 @@ class Document {
   /// Whether that can be written; whether a pipe has a reader only open() finds out.
   static Status check(const std::string& path);
 
+  /// Whether it is a regular file, which gets every step at once.
+  bool is_file() const { return output_.is_open() && !output_.is_stream(); }
   void add_step(const Json& step);
   void add_validation(const Json& record);
   /// The first failure of any call.

@@ -79,10 +79,12 @@ Result<Report> Report::open(const TrainOptions& options, const ReportedSteps& st
   report.aloud_ = aloud;
   report.steps_planned_ = steps;
   report.log_every_ = options.log_every;
-  report.for_people_ = stdout_is_for_people();
-  report.bar_ = aloud && stderr_is_terminal() && (report.for_people_ || options.log_every != 1);
+  report.on_terminal_ = stdout_is_for_people();
+  report.bar_ = aloud && stderr_is_terminal() && (report.on_terminal_ || options.log_every != 1);
   report.began_ns_ = now_ns();
   if (aloud) report.document_ = RONDO_TRY(Document::open(options.json, config, kStopped));
+  // A program reads the file of --json, so stdout is for people.
+  report.for_people_ = report.on_terminal_ || report.document_.is_file();
   // What follows is another number of ranks': medians are of that alone, if it makes steps.
   if (!history.steps.empty() && steps.first < steps.last) report.count_from(steps.first + 1);
   for (const StepRecord& step : history.steps) {
@@ -112,7 +114,7 @@ ReportHistory Report::history() const {
 }
 
 void Report::print_result(const std::string& for_people, const Json& for_programs) {
-  const std::string cleared = bar_ && for_people_ ? kClearLine : "";
+  const std::string cleared = bar_ && on_terminal_ ? kClearLine : "";
   print(stdout, (for_people_ ? cleared + for_people : text_of(for_programs)) + "\n");
 }
 
@@ -124,7 +126,7 @@ void Report::add(const StepRecord& record) {
   const bool ends = record.step == steps_planned_.last;
   const bool logs = log_every_ != 0 && (record.step % log_every_ == 0 || ends);
   if (logs) print_result(step_line(record, steps_planned_.last), line);
-  if (bar_) draw_bar(record, (logs && for_people_) || ends || steps_.size() == 1);
+  if (bar_) draw_bar(record, (logs && on_terminal_) || ends || steps_.size() == 1);
 }
 
 void Report::add_validation(const ValidationRecord& record) {

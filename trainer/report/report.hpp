@@ -1,5 +1,6 @@
-// What rank 0 reports: a line per logged step and a summary on stdout, for people on a terminal, in
-// JSON elsewhere; all of it as one document in --json; a progress bar where stderr is a terminal.
+// What rank 0 reports: a line per logged step and a summary on stdout, for people on a terminal or
+// with --json FILE, in JSON otherwise; all of it as one document in --json; a progress bar if stderr
+// is a terminal.
 // Formats numbers; measures nothing.
 #pragma once
 
@@ -109,7 +110,8 @@ class Report {
   ReportedSteps steps_planned_;
   uint64_t log_every_ = 1, counts_from_ = 0;
   bool aloud_ = true;
-  bool for_people_ = false;  // what goes to stdout
+  bool on_terminal_ = false;  // stdout
+  bool for_people_ = false;   // stdout gets lines for people, otherwise JSON
   bool bar_ = false;
   int64_t began_ns_ = 0, drawn_ns_ = 0;
   Document document_;
