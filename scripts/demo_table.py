@@ -1,14 +1,27 @@
 #!/usr/bin/env python3
-"""scripts/demo_table.py FOLDER: scripts/demo's measurements beside the formula and the prediction. Reads the programs' JSON,
-formats it, and computes only ratios."""
+"""scripts/demo_table.py FOLDER: compares scripts/demo's measurements with the formula and the prediction. Reads the programs' JSON,
+formats it, and computes only ratios. Leaves out steps of the demo that have not run."""
 import json
 import pathlib
 import sys
 import textwrap
 
+NOTES = """
+Communication lasts from the start of a bucket's all-reduce on rank 0 until it completes there. That includes waits for its
+turn and for ranks that are later in backward. Predictions assume that all ranks start together. Once, after step 5, ranks also
+exchange what they measured and change the layout of their buckets. That is a few hundred bytes, at most one byte in an
+average over all steps.
+"""
+SWEEPS = {"perf": "all-reduce, {} ranks", "perf-paced": "all-reduce, {} paced ranks", "perf-hosts": "all-reduce, {} ranks on two hosts"}
 
-def load(name):
-    return json.loads((pathlib.Path(sys.argv[1]) / name).read_text(encoding="utf-8"))
+
+def load(name, key):
+    """The document in that file, or None if its program has not run, or has failed before it wrote `key`."""
+    try:
+        document = json.loads((pathlib.Path(sys.argv[1]) / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return document if document.get(key) else None
 
 
 def print_columns(rows):
@@ -59,23 +72,31 @@ def sweep_table(heading, document):
     print_columns(rows)
 
 
+def shared_cores(runs):
+    for _, document in runs:
+        ranks, cores = document["summary"]["ranks"], document["summary"]["cores"]
+        if ranks > cores:
+            return f"{ranks} ranks take turns on {cores} cores: overlap cannot show a gain, and predictions are rough.\n"
+    return ""
+
+
 def main():
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         print(__doc__)
         sys.exit(0 if sys.argv[1:] in (["-h"], ["--help"]) else 2)
-    paced = load("train-paced.json")
-    training_table([("", load("train.json")), (", paced", paced), (", paced, no overlap", load("train-paced-no-overlap.json"))])
-    ranks, cores = paced["summary"]["ranks"], paced["summary"]["cores"]
-    shared = f"{ranks} ranks on {cores} cores take turns: overlap cannot show a gain, and predictions are rough.\n" * (ranks > cores)
-    print(textwrap.indent(f"""
-Communication lasts from the issue of a bucket's all-reduce on rank 0 to its end there, including waits
-for its turn and for ranks that are later in backward. Predictions assume that ranks start together.
-Once, after step 5, ranks also compare what they measured and lay buckets out anew: some hundred bytes, which
-an average over all steps shows as a byte or less.
-{shared}""", "  "))
-    sweep_table("all-reduce, 2 ranks", load("perf.json"))
-    print()
-    sweep_table(f"all-reduce, {ranks} paced ranks", load("perf-paced.json"))
+    runs = [(heading, load(name, "summary")) for heading, name in (
+        ("", "train.json"), (", paced", "train-paced.json"), (", paced, no overlap", "train-paced-no-overlap.json"))]
+    runs = [(heading, document) for heading, document in runs if document]
+    sweeps = [(name, load(name + ".json", "results")) for name in ("perf", "perf-paced", "perf-hosts")]
+    sweeps = [(name, document) for name, document in sweeps if document]
+    if runs:
+        training_table(runs)
+        print(textwrap.indent(NOTES + shared_cores(runs), "  "))
+    for name, document in sweeps:
+        sweep_table(SWEEPS[name].format(document["config"]["ranks"]), document)
+        print()
+    if not runs and not sweeps:
+        print("  no step has left a measurement")
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ class RingPage(unittest.TestCase):
         self.assertIn("docs/ring-1.svg docs/ring-2.svg", done.stderr)
 
     def test_the_demo_starts_with_a_ring(self):
-        first = re.search(r'^"\$\{train\[@\]\}".*', (ROOT / "scripts/demo").read_text(encoding="utf-8"), re.M)[0]
+        first = re.search(r'^ +"\$\{train\[@\]\}".*', (ROOT / "scripts/demo").read_text(encoding="utf-8"), re.M)[0]
         self.assertIn("--algorithm ring", first)
 
     def test_the_demo_table_has_the_algorithm_and_every_byte(self):
@@ -60,7 +60,7 @@ class RingPage(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
         row = {"size": 8, "algorithm": "ring", "predicted_us": 2.0, "out_of_place": {"time": 3.0, "bus_bw": 1.0}}
         for name in "perf", "perf-paced":
-            (self.folder / f"{name}.json").write_text(json.dumps({"results": [row]}), encoding="utf-8")
+            (self.folder / f"{name}.json").write_text(json.dumps({"config": {"ranks": 2}, "results": [row]}), encoding="utf-8")
         done = run([ROOT / "scripts/demo_table.py", self.folder], self.folder)
         self.assertEqual(done.returncode, 0, done.stderr)
         cells = {line[0]: line[1] for line in (re.split(r"  +", line.strip()) for line in done.stdout.splitlines()) if len(line) > 1}
@@ -72,6 +72,18 @@ class RingPage(unittest.TestCase):
         self.assertEqual(number("+ 32 bytes of headers to each other rank"), 32)
         self.assertEqual(number("= each rank on average"), gradients + 48)
         self.assertEqual(number("sent by the rank that sent most"), gradients + 48)
+
+    def test_the_demo_table_leaves_out_what_has_not_run(self):
+        table = [ROOT / "scripts/demo_table.py", self.folder]
+        done = run(table, self.folder)
+        self.assertEqual((done.returncode, done.stdout), (0, "  no step has left a measurement\n"), done.stderr)
+        (self.folder / "train.json").write_text('{"error": "stopped", "steps": []}', encoding="utf-8")
+        row = {"size": 8, "algorithm": "ring", "predicted_us": 2.0, "out_of_place": {"time": 3.0, "bus_bw": 1.0}}
+        (self.folder / "perf.json").write_text(json.dumps({"config": {"ranks": 2}, "results": [row]}), encoding="utf-8")
+        done = run(table, self.folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("all-reduce, 2 ranks", done.stdout)
+        self.assertNotIn("whole step", done.stdout)
 
 
 if __name__ == "__main__":

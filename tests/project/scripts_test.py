@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """scripts_test.py SOURCE: every script answers --help and refuses an unknown option, and neither writes a file; scripts/demo looks at its
-variables first; a build folder has the same compiler launcher whether a script or cmake configured it first."""
+variables first, skips what the machine lacks and always ends with its table; a build folder has the same compiler launcher whether a script or cmake configured it first."""
 import os
 import pathlib
 import shutil
@@ -50,6 +50,26 @@ def demo_looks_first(source, _):
         check(done.returncode == 1 and not done.stdout and done.stderr.startswith(f"demo: {given}"), f"{given}: {done}")
 
 
+def demo_reaches_its_table(source, work):
+    """On a machine without UCX and GPUs where training fails: the programs, set-up and build are replaced."""
+    shutil.copytree(source / "scripts", work / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+    stand_in(work / "scripts/setup", "exit 0")
+    (work / "bin").mkdir()
+    stand_in(work / "bin/cmake", "exit 0")
+    programs = work / "build/release/bin"
+    programs.mkdir(parents=True)
+    stand_in(programs / "rondo-run", "echo rondo-run 0; echo 'ucx: no, it is not there'; echo 'cuda: no, there is no GPU'")
+    stand_in(programs / "rondo-train", "exit 3")
+    stand_in(programs / "rondo-perf", "echo measured")
+    done = run(work / "scripts/demo", env={**os.environ, "PATH": f"{work / 'bin'}:{os.environ['PATH']}"})
+    check(done.returncode == 1 and done.stdout.count("this step failed with exit code 3") == 3, f"training fails: {done}")
+    check(done.stdout.count("\nmeasured\n") == 2, f"a step ran after one that failed: {done}")
+    for line in "training on a GPU is skipped: there is no GPU", "all-reduce between two hosts is skipped: it is not there":
+        check(f"\ndemo: {line}\n" in done.stdout, f"'{line}' is missing: {done}")
+    check(done.stdout.endswith("no step has left a measurement\n"), f"no table at the end: {done}")
+    check(done.stderr.count("demo: failed: ") == 3, f"the failed steps are not listed: {done}")
+
+
 def launcher_of(build):
     for line in (build / "CMakeCache.txt").read_text(encoding="utf-8").splitlines():
         if line.startswith("CMAKE_CXX_COMPILER_LAUNCHER:"):
@@ -80,7 +100,7 @@ def launcher(source, work):
 
 def main():
     source = pathlib.Path(sys.argv[1]).resolve()
-    for scene in (options, demo_looks_first, launcher):
+    for scene in (options, demo_looks_first, demo_reaches_its_table, launcher):
         with tempfile.TemporaryDirectory() as work:
             scene(source, pathlib.Path(work))
 
