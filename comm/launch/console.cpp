@@ -55,12 +55,12 @@ std::vector<std::string> TerminalConsole::prefixes(int ranks) const {
 }
 
 void TerminalConsole::print(int rank, int fd, std::string_view line) {
-  if (fd == STDERR_FILENO) return errors_.add(rank, line, std::chrono::steady_clock::now());
+  if (fd == STDERR_FILENO) return errors_.add(rank, line, JobClock::now());
   stdout_.push(prefix_of(rank) + std::string(line));
 }
 
 void TerminalConsole::close(int rank, int fd) {
-  if (fd == STDERR_FILENO) errors_.end(rank, std::chrono::steady_clock::now());
+  if (fd == STDERR_FILENO) errors_.end(rank, JobClock::now());
 }
 
 void TerminalConsole::report(const RankFailure& failure) {

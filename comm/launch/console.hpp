@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/launch/job_clock.hpp"
 #include "comm/launch/output_lines.hpp"
 #include "comm/launch/repeated_lines.hpp"
 
@@ -31,8 +32,8 @@ inline constexpr std::chrono::seconds kInterruptGrace{60};
 /// After another signal that is passed on, as a scheduler's SIGTERM: it kills after 30 s itself, and
 /// ranks' children would be left.
 inline constexpr std::chrono::seconds kPassedOnGrace{25};
-/// A SIGTERM so soon after another signal is the same one: timeout(1) sends it to its child and to
-/// all of its group.
+/// A SIGTERM or SIGHUP so soon after another signal is the same one: timeout(1) sends SIGTERM to its
+/// child and to all of its group, and a shell that has lost its terminal passes SIGHUP on.
 inline constexpr std::chrono::seconds kSameSignal{1};
 /// From the first failed rank to the signal for the others: they notice by themselves, and one of
 /// them may be about to say why.
@@ -66,15 +67,13 @@ struct Order {
 /// STDERR_FILENO, and says to which of its streams the rank wrote.
 class Console {
  public:
-  using Time = std::chrono::steady_clock::time_point;
+  using Time = JobClock::time_point;
   virtual ~Console() = default;
 
   /// A whole line, with its end.
   virtual void print(int rank, int fd, std::string_view line) = 0;
   /// The rank prints nothing more there.
   virtual void close(int rank, int fd) = 0;
-  /// To stderr as it is.
-  virtual void show(std::string_view text) = 0;
   virtual void report(const RankFailure& failure) = 0;
   /// Whether ranks should rest until the reader has caught up.
   virtual bool is_full(int fd) const = 0;
@@ -104,7 +103,8 @@ class TerminalConsole final : public Console {
 
   void print(int rank, int fd, std::string_view line) override;
   void close(int rank, int fd) override;
-  void show(std::string_view text) override { stderr_.push(text); }
+  /// To stderr as it is.
+  void show(std::string_view text) { stderr_.push(text); }
   void report(const RankFailure& failure) override;
   bool is_full(int fd) const override;
   void watch(std::vector<pollfd>& watched) const override;

@@ -28,7 +28,6 @@ enum class RunMessage : char {
   kReady = 'r',   // Place
   kLine = 'o',    // stream, rank (4 digits or more, a space), a line
   kClosed = 'c',  // stream, rank
-  kText = 't',    // for stderr
   kLog = 'l',     // level (one digit), a sentence
   kFailure = 'f',
   kResult = 'x',  // JobResult: nothing follows

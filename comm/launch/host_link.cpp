@@ -17,7 +17,7 @@
 
 #include "comm/bootstrap/connection.hpp"
 #include "comm/bootstrap/interface.hpp"
-#include "comm/launch/local_job.hpp"
+#include "comm/launch/signals.hpp"
 
 namespace rondo::run {
 namespace {
@@ -94,7 +94,7 @@ std::vector<std::string> default_agent() {
 Status HostLink::start(const AgentOptions& agent) {
   lost_after_ = std::chrono::ceil<std::chrono::milliseconds>(
       std::chrono::duration<double>(agent.lost_after_s));
-  heard_ = std::chrono::steady_clock::now();
+  heard_ = JobClock::now();
   next_sign_ = heard_ + lost_after_ / 6;
   std::vector<std::string> words = {own_program(), "--serve"};
   if (!comm::is_this_host(host_.name)) {
@@ -124,7 +124,7 @@ void HostLink::send(RunMessage kind, std::string_view payload) {
 }
 
 void HostLink::watch(std::vector<pollfd>& watched, bool rests) const {
-  watched.push_back({in_.valid() && sink_->has_work() ? in_.get() : -1, POLLOUT, 0});
+  watched.push_back({has_work() ? in_.get() : -1, POLLOUT, 0});
   watched.push_back({rests ? -1 : out_.get(), POLLIN, 0});
   watched.push_back({rests ? -1 : err_.get(), POLLIN, 0});
 }
@@ -143,7 +143,7 @@ void HostLink::read_output() {
     reader_.finish();
     return out_.reset();
   }
-  heard_ = std::chrono::steady_clock::now();
+  heard_ = JobClock::now();
   reader_.feed({bytes.data(), static_cast<size_t>(got)});
 }
 

@@ -14,6 +14,7 @@
 #include "comm/launch/agent_lines.hpp"
 #include "comm/launch/frames.hpp"
 #include "comm/launch/host_list.hpp"
+#include "comm/launch/job_clock.hpp"
 #include "comm/launch/output_lines.hpp"
 #include "transport/memory/unique_fd.hpp"
 
@@ -35,7 +36,7 @@ std::vector<std::string> default_agent();
 /// reach it, and it cannot ask for a password.
 class HostLink {
  public:
-  using Time = std::chrono::steady_clock::time_point;
+  using Time = JobClock::time_point;
 
   HostLink(JobHost host, int number) : host_(std::move(host)), number_(number) {}
   const std::string& name() const { return host_.name; }
@@ -46,6 +47,8 @@ class HostLink {
   /// Starts the agent; on this host itself, rondo-run without one.
   Status start(const AgentOptions& agent);
   void send(RunMessage kind, std::string_view payload = {});
+  /// Whether something of that has yet to be written.
+  bool has_work() const { return in_.valid() && sink_->has_work(); }
   /// As Console's. A resting host's output is not read, nor its agent's.
   void watch(std::vector<pollfd>& watched, bool rests) const;
   void serve(std::span<const pollfd> watched);

@@ -4,7 +4,6 @@
 #include <signal.h>
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/spdlog.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,7 +13,9 @@
 #include <exception>
 #include <optional>
 
+#include "comm/base/guarded.hpp"
 #include "comm/base/printable.hpp"
+#include "comm/launch/signals.hpp"
 #include "rondo/rondo.h"
 #include "transport/memory/unique_fd.hpp"
 
@@ -22,7 +23,7 @@ namespace rondo::run {
 namespace {
 
 using transport::UniqueFd;
-using Clock = std::chrono::steady_clock;
+using Clock = JobClock;
 
 // Reports of other hosts that may be under way: a rank that was killed did not end because of
 // another, but one that exits may have noticed that death.
@@ -34,13 +35,19 @@ constexpr std::chrono::seconds kHostGrace{5};
 
 class HostsJob {
  public:
-  HostsJob(const HostsOptions& options, const JobOptions& job, Console& console)
+  HostsJob(const HostsOptions& options, const JobOptions& job, TerminalConsole& console)
       : options_(options), job_(job), console_(console), secret_(make_secret()) {
     for (const JobHost& host : options.hosts) {
       hosts_.emplace_back(host, static_cast<int>(hosts_.size()));
       world_size_ += host.ranks;
     }
   }
+  /// After an exception: the hosts' ranks end with the links, and nothing is left here.
+  ~HostsJob() {
+    (void)base::guarded([this] { return cut_off(), Status(); });
+  }
+  HostsJob(const HostsJob&) = delete;
+  HostsJob& operator=(const HostsJob&) = delete;
 
   JobResult run() {
     if (!signals_.valid()) return {.exit_code = kLauncherExit};
@@ -87,9 +94,7 @@ class HostsJob {
     console_.watch(watched);
     if (poll(watched.data(), watched.size(), wait_ms()) > 0) {
       const std::span<const pollfd> all(watched);
-      for (size_t i = 0; i < hosts_.size(); ++i) {
-        hosts_[i].link.serve(all.subspan(1 + i * HostLink::kDescriptors, HostLink::kDescriptors));
-      }
+      serve_links(all.subspan(1));
       console_.serve(all.subspan(1 + hosts_.size() * HostLink::kDescriptors));
       read_signals();
     }
@@ -124,24 +129,62 @@ class HostsJob {
   }
 
   void read_signals() {
-    signalfd_siginfo info;
-    while (read(signals_.get(), &info, sizeof info) == sizeof info) {
-      const int signal = static_cast<int>(info.ssi_signo);
-      if (signal == SIGCHLD) continue;  // agents are looked at in every turn
-      const bool again = interrupted_.has_value() && signal != SIGUSR1;
-      if (again && signal == SIGTERM && Clock::now() - *interrupted_ < kSameSignal) continue;
-      for (HostState& host : hosts_) host.link.send(RunMessage::kSignal, std::to_string(signal));
-      if (signal == SIGUSR1) continue;
-      spdlog::warn("passing {} on to all ranks", strsignal(signal));
-      if (!stopping_) exit_code_ = 128 + signal;
-      stopping_ = true;
-      stop_at_.reset();
-      interrupted_ = Clock::now();
-      const auto grace = signal == SIGINT ? kInterruptGrace : kPassedOnGrace;
-      give_up_after(again ? kGrace : grace, again);
-      for (HostState& host : hosts_) {
-        if (!host.has_started) abandon(host);  // no rank that could act on it
+    while (const auto caught = next_signal(signals_)) act_on(*caught);
+  }
+
+  void act_on(const CaughtSignal& caught) {
+    switch (use_of(caught.number)) {
+      case SignalUse::kChild:
+        return;  // agents are looked at in every turn
+      case SignalUse::kForward:
+        log_passing_on(caught.number);
+        return tell_hosts(caught.number);
+      case SignalUse::kPause:
+        return pause(caught);
+      case SignalUse::kEnd:
+        return end_by(caught.number);
+    }
+  }
+
+  void tell_hosts(int signal) {
+    for (HostState& host : hosts_) host.link.send(RunMessage::kSignal, std::to_string(signal));
+  }
+
+  /// The hosts hear of it before this process stops.
+  void pause(const CaughtSignal& cause) {
+    tell_hosts(SIGTSTP);
+    const auto until = Clock::now() + kMoment;
+    const auto has_work = [](const HostState& host) { return host.link.has_work(); };
+    while (std::any_of(hosts_.begin(), hosts_.end(), has_work) && Clock::now() < until) {
+      std::vector<pollfd> watched;
+      for (const HostState& host : hosts_) host.link.watch(watched, true);
+      if (poll(watched.data(), watched.size(), std::chrono::milliseconds(kMoment).count()) <= 0) {
+        break;
       }
+      serve_links(watched);
+    }
+    if (!stop_until_continued(cause)) tell_hosts(SIGCONT);
+  }
+
+  void serve_links(std::span<const pollfd> watched) {
+    for (size_t i = 0; i < hosts_.size(); ++i) {
+      hosts_[i].link.serve(watched.subspan(i * HostLink::kDescriptors, HostLink::kDescriptors));
+    }
+  }
+
+  void end_by(int signal) {
+    const bool again = interrupted_.has_value();
+    if (again && is_echo(signal, Clock::now() - *interrupted_)) return;
+    tell_hosts(signal);
+    log_passing_on(signal);
+    if (!stopping_) exit_code_ = 128 + signal;
+    stopping_ = true;
+    stop_at_.reset();
+    interrupted_ = Clock::now();
+    const auto grace = signal == SIGINT ? kInterruptGrace : kPassedOnGrace;
+    give_up_after(again ? kGrace : grace, again);
+    for (HostState& host : hosts_) {
+      if (!host.has_started) abandon(host);  // no rank that could act on it
     }
   }
 
@@ -207,8 +250,6 @@ class HostsJob {
         if (kind == RunMessage::kClosed) return console_.close(rank, fd);
         return console_.print(rank, fd, std::string_view(payload).substr(space + 1));
       }
-      case RunMessage::kText:
-        return console_.show(payload);
       case RunMessage::kLog:
         if (host.is_lost) return;  // its end has been reported
         return spdlog::log(
@@ -355,6 +396,20 @@ class HostsJob {
     host.link.kill_agent(SIGTERM);
   }
 
+  /// Ends what is left of the links.
+  void cut_off() {
+    for (HostState& host : hosts_) host.link.close();
+    const auto until = Clock::now() + kHostGrace;
+    for (HostState& host : hosts_) {
+      for (host.link.reap(); host.link.has_agent(); host.link.reap()) {
+        if (Clock::now() >= until) host.link.kill_agent(SIGKILL);
+        pollfd signals{signals_.get(), POLLIN, 0};  // the agent's end among them
+        poll(&signals, 1, 20);
+        while (next_signal(signals_)) continue;
+      }
+    }
+  }
+
   /// When hosts are cut off that have not ended their ranks by themselves.
   void give_up_after(std::chrono::seconds grace, bool even_if_later) {
     if (!close_at_ || even_if_later) close_at_ = Clock::now() + grace + kHostGrace;
@@ -362,7 +417,7 @@ class HostsJob {
 
   const HostsOptions& options_;
   const JobOptions& job_;
-  Console& console_;
+  TerminalConsole& console_;
   const std::string secret_;
   const std::map<std::string, std::string> environment_ = environment_for_hosts();
   UniqueFd signals_ = watch_signals();
@@ -411,7 +466,8 @@ bool belongs_to_a_login(std::string_view name) {
 
 }  // namespace
 
-JobResult run_on_hosts(const HostsOptions& options, const JobOptions& job, Console& console) {
+JobResult run_on_hosts(const HostsOptions& options, const JobOptions& job,
+                       TerminalConsole& console) {
   return HostsJob(options, job, console).run();
 }
 

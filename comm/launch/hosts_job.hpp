@@ -27,7 +27,8 @@ struct HostsOptions {
 
 /// `job` without ranks and part, which are each host's own.
 /// REQUIRES: as run_job().
-JobResult run_on_hosts(const HostsOptions& options, const JobOptions& job, Console& console);
+JobResult run_on_hosts(const HostsOptions& options, const JobOptions& job,
+                       TerminalConsole& console);
 
 /// This process's variables that the ranks of other hosts get: all but those that belong to a
 /// machine or a login there, such as HOME and DISPLAY.

@@ -10,7 +10,6 @@
 #include <spdlog/fmt/ranges.h>
 #include <spdlog/spdlog.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -28,10 +27,13 @@
 #include <span>
 #include <utility>
 
+#include "comm/base/guarded.hpp"
 #include "comm/bootstrap/connection.hpp"
 #include "comm/bootstrap/launchers.hpp"
 #include "comm/bootstrap/tcp.hpp"
+#include "comm/launch/job_clock.hpp"
 #include "comm/launch/output_lines.hpp"
+#include "comm/launch/signals.hpp"
 #include "comm/status/socket.hpp"
 #include "comm/topology/binding.hpp"
 #include "transport/memory/unique_fd.hpp"
@@ -40,7 +42,7 @@ namespace rondo::run {
 namespace {
 
 using transport::UniqueFd;
-using Clock = std::chrono::steady_clock;
+using Clock = JobClock;
 
 /// A new directory with mode 0700 in which the ranks meet.
 class MeetingPlace {
@@ -92,6 +94,12 @@ void set(const char* name, int value) { set(name, std::to_string(value)); }
 class LocalJob {
  public:
   LocalJob(const JobOptions& options, Console& console) : options_(options), console_(console) {}
+  /// However the attempt has ended, by an exception too.
+  ~LocalJob() {
+    (void)base::guarded([this] { return leave_nothing(), Status(); });
+  }
+  LocalJob(const LocalJob&) = delete;
+  LocalJob& operator=(const LocalJob&) = delete;
 
   JobResult run() {
     if (place_.path().empty() || !signals_.valid()) return {.exit_code = kLauncherExit};
@@ -179,15 +187,18 @@ class LocalJob {
     set("RANK", rank);
     set("LOCAL_RANK", local_rank);
     name_terminals(out_read.get(), err_read.get());
+    std::vector<char*> arguments;
+    for (const std::string& argument : options_.command) {
+      arguments.push_back(const_cast<char*>(argument.c_str()));
+    }
+    arguments.push_back(nullptr);
+    ranks_.reserve(static_cast<size_t>(options_.ranks));  // nothing may fail once it runs
     const pid_t launcher = getpid();
     const pid_t pid = fork();
     if (pid < 0) return cannot_start(rank, "fork", errno, kLauncherExit);
     if (pid == 0) {
-      // What cannot be bound runs all the same.
-      if (!shares_.empty()) {
-        (void)kernels::bind_to_cpus(shares_[static_cast<size_t>(local_rank)]);
-      }
-      become_rank(launcher, out_write.get(), err_write.get(), failure_write.get());
+      become_rank(local_rank, arguments, launcher, out_write.get(), err_write.get(),
+                  failure_write.get());
     }
 
     setpgid(pid, pid);  // here and in the child: whoever is first
@@ -236,7 +247,11 @@ class LocalJob {
     }
   }
 
-  [[noreturn]] void become_rank(pid_t launcher, int out, int err, int failure) {
+  /// In the child, where an exception must not reach ~LocalJob().
+  [[noreturn]] void become_rank(int local_rank, const std::vector<char*>& arguments, pid_t launcher,
+                                int out, int err, int failure) noexcept {
+    // What cannot be bound runs all the same.
+    if (!shares_.empty()) (void)kernels::bind_to_cpus(shares_[static_cast<size_t>(local_rank)]);
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != launcher) _exit(kLauncherExit);
@@ -246,16 +261,11 @@ class LocalJob {
     dup2(err, STDERR_FILENO);
     const sigset_t set = handled_signals();
     // A shell without job control has what runs in the background ignore SIGINT.
-    for (const int passed_on : {SIGINT, SIGTERM, SIGHUP}) {
+    for (const int passed_on : {SIGINT, SIGQUIT, SIGTERM, SIGHUP}) {
       if (sigismember(&set, passed_on) == 1) signal(passed_on, SIG_DFL);
     }
     sigprocmask(SIG_UNBLOCK, &set, nullptr);
     signal(SIGPIPE, SIG_DFL);
-    std::vector<char*> arguments;
-    for (const std::string& argument : options_.command) {
-      arguments.push_back(const_cast<char*>(argument.c_str()));
-    }
-    arguments.push_back(nullptr);
     execvp(arguments[0], arguments.data());
     const int error = errno;
     (void)!write(failure, &error, sizeof error);
@@ -316,31 +326,43 @@ class LocalJob {
   }
 
   void read_signals() {
-    signalfd_siginfo info;
-    while (read(signals_.get(), &info, sizeof info) == sizeof info) {
-      const int signal = static_cast<int>(info.ssi_signo);
-      if (signal == SIGCHLD) child_ended_ = true;
-      if (signal == SIGCHLD) continue;
-      pass_on_signal(signal);
+    while (const auto caught = next_signal(signals_)) act_on(*caught);
+  }
+
+  void act_on(const CaughtSignal& caught) {
+    const int signal = caught.number;
+    switch (use_of(signal)) {
+      case SignalUse::kChild:
+        child_ended_ = true;
+        return;
+      case SignalUse::kForward:
+        if (!options_.part) log_passing_on(signal);
+        return signal_all(signal);
+      case SignalUse::kPause:
+        return pause(caught);
+      case SignalUse::kEnd:
+        return end_by(signal);
     }
   }
 
-  void pass_on_signal(int signal) {
-    if (signal == SIGUSR1) {
-      if (!server_) return;
-      server_->serve();  // a communicator may have been announced this very moment
-      return console_.show(server_->flight_records());
-    }
-    if (!options_.part) spdlog::warn("passing {} on to all ranks", strsignal(signal));
+  /// A host's ranks stop alone: its rondo-run still hears of the end of the one that the user has
+  /// started.
+  void pause(const CaughtSignal& cause) {
+    signal_all(SIGTSTP);
+    if (!options_.part && !stop_until_continued(cause)) signal_all(SIGCONT);
+  }
+
+  void end_by(int signal) {
     const bool again = interrupted_.has_value();
-    if (again && signal == SIGTERM && Clock::now() - *interrupted_ < kSameSignal) return;
+    if (again && is_echo(signal, Clock::now() - *interrupted_)) return;
+    if (!options_.part) log_passing_on(signal);
     interrupted_ = Clock::now();
     if (!stopping_) exit_code_ = 128 + signal;
-    stop(again ? SIGKILL : signal, signal == SIGINT ? kInterruptGrace : kPassedOnGrace);
+    stop(again ? SIGKILL : end_signal(signal), signal == SIGINT ? kInterruptGrace : kPassedOnGrace);
   }
 
   void obey(const Order& order) {
-    if (order.what == Order::What::kSignal) return pass_on_signal(order.signal);
+    if (order.what == Order::What::kSignal) return act_on({.number = order.signal});
     if (order.what == Order::What::kKill) {
       exit_code_ = kLauncherExit;
       return leave_nothing();
@@ -453,6 +475,7 @@ class LocalJob {
   /// Kills what ranks have left in their groups, and what has left its group: as this process
   /// adopts orphans, those are its children in the end. Reaps all; no rank is signalled after this.
   void leave_nothing() {
+    if (has_left_nothing_) return;
     signal_all(SIGKILL);
     ranks_.clear();
     // A process in an uninterruptible wait outlives even SIGKILL for a while.
@@ -471,6 +494,7 @@ class LocalJob {
       read_signals();
     }
     running_ = 0;
+    has_left_nothing_ = true;
   }
 
   /// All writers have ended: what is in the pipes is all there will be. A reader that takes nothing
@@ -506,6 +530,7 @@ class LocalJob {
   std::optional<RankFailure> lost_;  // the first that the others survived
   bool child_ended_ = false;         // SIGCHLD has come since the last reap()
   bool stopping_ = false, rank_failed_ = false, timed_out_ = false;
+  bool has_left_nothing_ = false;
   std::optional<Clock::time_point> interrupted_;
   std::optional<Clock::time_point> stop_at_, kill_at_;
 };
@@ -514,24 +539,6 @@ class LocalJob {
 
 JobResult run_job(const JobOptions& options, Console& console) {
   return LocalJob(options, console).run();
-}
-
-sigset_t handled_signals() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (int signal : {SIGINT, SIGTERM, SIGCHLD, SIGUSR1}) sigaddset(&set, signal);
-  // nohup's wish; blocked it would come all the same.
-  struct sigaction hangup {};
-  const bool ignored = sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
-  if (!ignored) sigaddset(&set, SIGHUP);
-  return set;
-}
-
-UniqueFd watch_signals() {
-  const sigset_t set = handled_signals();
-  UniqueFd signals(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!signals.valid()) spdlog::error("cannot watch signals: signalfd: {}", std::strerror(errno));
-  return signals;
 }
 
 std::string make_secret() {
@@ -543,14 +550,6 @@ std::string make_secret() {
 
 std::string with_port(const std::string& address, int port) {
   return comm::bracketed(address) + ":" + std::to_string(port);
-}
-
-void prepare_process() {
-  const sigset_t set = handled_signals();
-  sigprocmask(SIG_BLOCK, &set, nullptr);
-  signal(SIGPIPE, SIG_IGN);
-  signal(SIGCHLD, SIG_DFL);  // where a parent ignores it, ends of children leave no trace
-  prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
 
 }  // namespace rondo::run

@@ -2,15 +2,12 @@
 // ends with none of their processes left, however the attempt goes.
 #pragma once
 
-#include <signal.h>
-
-#include <chrono>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "comm/launch/console.hpp"
-#include "transport/memory/unique_fd.hpp"
+#include "comm/launch/job_clock.hpp"
 
 namespace rondo::run {
 
@@ -37,7 +34,7 @@ struct JobOptions {
   /// Whether what the ranks write there ends up on a terminal.
   bool stdout_is_terminal = false, stderr_is_terminal = false;
   /// When the whole job, all attempts together, must be over.
-  std::optional<std::chrono::steady_clock::time_point> deadline;
+  std::optional<JobClock::time_point> deadline;
   /// Nothing: this process supervises the whole job.
   std::optional<JobPart> part;
 };
@@ -50,16 +47,8 @@ struct JobResult {
   int succeeded = 0;
 };
 
-/// REQUIRES: prepare_process() was called, and no other threads or children exist.
+/// REQUIRES: prepare_process() (signals.hpp) was called, and no other threads or children exist.
 JobResult run_job(const JobOptions& options, Console& console);
-
-/// SIGINT, SIGTERM, SIGUSR1, SIGCHLD and, unless it is ignored, SIGHUP reach run_job() through a
-/// descriptor; orphans of ranks become this process's children.
-void prepare_process();
-/// Those signals, for a signalfd; a process that becomes another program unblocks them.
-sigset_t handled_signals();
-/// The descriptor; invalid, with a logged reason, where there is none.
-transport::UniqueFd watch_signals();
 
 /// A fresh secret for one attempt.
 std::string make_secret();

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -28,8 +29,10 @@
 #include "comm/launch/console.hpp"
 #include "comm/launch/host_list.hpp"
 #include "comm/launch/hosts_job.hpp"
+#include "comm/launch/job_clock.hpp"
 #include "comm/launch/local_job.hpp"
 #include "comm/launch/serve.hpp"
+#include "comm/launch/signals.hpp"
 #include "comm/launch/variables.hpp"
 #include "rondo/rondo.h"
 #include "transport/cuda_ipc/cuda_calls.hpp"
@@ -80,9 +83,8 @@ int run_attempts(
     rondo::run::JobOptions options, int max_restarts, double timeout_s,
     const std::function<rondo::run::JobResult(const rondo::run::JobOptions&)>& attempt) {
   if (timeout_s > 0) {
-    options.deadline =
-        std::chrono::steady_clock::now() +
-        std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(timeout_s));
+    options.deadline = rondo::run::JobClock::now() + std::chrono::ceil<std::chrono::milliseconds>(
+                                                         std::chrono::duration<double>(timeout_s));
   }
   while (true) {
     const rondo::run::JobResult result = attempt(options);
@@ -293,7 +295,7 @@ int start(const RunFlags& flags, const std::vector<rondo::run::JobHost>& hosts, 
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   rondo::comm::open_standard_streams();
   spdlog::set_default_logger(spdlog::stderr_color_mt("rondo-run"));
   // On a terminal a line replaces the progress bar of a rank, and what Ctrl-C leaves on it.
@@ -306,7 +308,8 @@ int main(int argc, char** argv) {
       "rondo-run -n N [OPTIONS] [--] PROGRAM [ARGS...]\n"
       "rondo-run --hosts a:2,b:2 [OPTIONS] [--] PROGRAM [ARGS...]\n"
       "Starts PROGRAM as ranks on this host or several; the first one that fails stops all.\n"
-      "rondo-status shows what they do; SIGUSR1 prints their flight recorders.",
+      "rondo-status shows what they do. Ranks get SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP and SIGCONT, "
+      "and the job goes on; any other signal ends it as SIGTERM does.",
       "rondo-run");
   RunFlags flags;
   add_flags(app, flags);
@@ -332,4 +335,7 @@ int main(int argc, char** argv) {
   int ranks = hosts->empty() ? count_ranks(flags.ranks) : 0;
   for (const rondo::run::JobHost& host : *hosts) ranks += host.ranks;
   return start(flags, *hosts, ranks, *command);
+} catch (const std::exception& error) {  // what has been started has ended
+  spdlog::error("{}", error.what());
+  return rondo::run::kLauncherExit;
 }

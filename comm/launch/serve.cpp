@@ -16,14 +16,25 @@
 #include <memory>
 #include <sstream>
 
+#include "comm/base/printable.hpp"
 #include "comm/bootstrap/launchers.hpp"
 #include "comm/bootstrap/tcp.hpp"
 #include "comm/launch/frames.hpp"
+#include "comm/launch/signals.hpp"
 
 namespace rondo::run {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = JobClock;
+
+/// Of a kSignal's payload; nothing: it is no signal's number.
+std::optional<int> parse_signal(std::string_view digits) {
+  int signal = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), signal);
+  const bool whole = error == std::errc() && end == digits.data() + digits.size();
+  if (!whole || signal < 1 || signal > SIGRTMAX) return std::nullopt;
+  return signal;
+}
 
 /// The rondo-run at the other end of stdin and stdout.
 class RemoteConsole final : public Console {
@@ -36,7 +47,6 @@ class RemoteConsole final : public Console {
   void close(int rank, int fd) override {
     send(RunMessage::kClosed, fmt::format("{}{} ", fd, rank));
   }
-  void show(std::string_view text) override { send(RunMessage::kText, text); }
   void report(const RankFailure& failure) override { send(RunMessage::kFailure, to_json(failure)); }
   bool is_full(int) const override { return stdout_.is_full(); }
 
@@ -59,10 +69,17 @@ class RemoteConsole final : public Console {
   }
 
   std::optional<Order> next_order() override {
-    while (auto frame = reader_.next()) {
+    while (auto frame = next_frame()) {
       if (frame->kind == RunMessage::kStop) return Order{.what = Order::What::kStop};
       if (frame->kind == RunMessage::kSignal) {
-        return Order{.what = Order::What::kSignal, .signal = std::stoi(frame->payload)};
+        const auto signal = parse_signal(frame->payload);
+        if (!signal) {
+          end(fmt::format("sends a signal that is none, \"{}\"",
+                          base::printable(frame->payload, 32)));
+          continue;
+        }
+        other_end_rests_ = use_of(*signal) == SignalUse::kPause;
+        return Order{.what = Order::What::kSignal, .signal = *signal};
       }
       if (frame->kind == RunMessage::kStart || frame->kind == RunMessage::kPrepare) {
         requests_.push_back(std::move(*frame));
@@ -91,7 +108,7 @@ class RemoteConsole final : public Console {
         requests_.pop_front();
         return payload;
       }
-      if (order) return std::nullopt;
+      if (order && !leaves_job(*order)) return std::nullopt;
       std::vector<pollfd> watched;
       watch(watched);
       const auto left =
@@ -105,7 +122,24 @@ class RemoteConsole final : public Console {
   }
 
  private:
-  Time lost_at() const { return heard_ + lost_after_; }
+  /// Never while the other end is stopped, with all ranks.
+  Time lost_at() const { return other_end_rests_ ? Time::max() : heard_ + lost_after_; }
+
+  /// Whether the job goes on: it has no rank yet that could get this signal.
+  static bool leaves_job(const Order& order) {
+    return order.what == Order::What::kSignal && use_of(order.signal) != SignalUse::kEnd;
+  }
+
+  /// Nothing: none is complete, or the other end has ended, also by sending what is no frame.
+  std::optional<ReceivedFrame> next_frame() {
+    if (has_ended_) return std::nullopt;
+    try {
+      return reader_.next();
+    } catch (const std::exception& error) {
+      end(fmt::format("sends what makes no sense: {}", error.what()));
+      return std::nullopt;
+    }
+  }
 
   void receive() {
     std::array<char, 65536> bytes;
@@ -116,7 +150,7 @@ class RemoteConsole final : public Console {
     reader_.feed({bytes.data(), static_cast<size_t>(got)});
   }
 
-  void end(const char* why) {
+  void end(std::string_view why) {
     has_ended_ = end_is_new_ = true;
     spdlog::error("the rondo-run that has started this one {}; killing all ranks", why);
   }
@@ -125,6 +159,7 @@ class RemoteConsole final : public Console {
   FrameReader reader_;
   std::deque<ReceivedFrame> requests_;
   bool has_ended_ = false, end_is_new_ = false;
+  bool other_end_rests_ = false;  // it has said that it stops itself
   std::chrono::milliseconds lost_after_{std::chrono::minutes(1)};
   Time heard_ = Clock::now(), next_sign_ = heard_ + lost_after_ / 6;
 };

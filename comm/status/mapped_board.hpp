@@ -6,14 +6,14 @@
 #include <memory>
 #include <string>
 
+#include "comm/base/board_name.hpp"
 #include "comm/board/board.hpp"
 #include "rondo/status.hpp"
 #include "transport/memory/unique_fd.hpp"
 
 namespace rondo::status {
 
-/// The name under which boards stand in /proc.
-inline constexpr const char* kBoardName = "rondo-board";
+using base::kBoardName;
 
 /// Movable. Thread-compatible.
 class MappedBoard {

@@ -131,16 +131,24 @@ int list_jobs(bool as_json) {
   return 0;
 }
 
-int show_job(int pid, bool as_json) {
+/// The job of `pid`, from its launcher if that answers.
+Result<Answer> find_job(int pid) {
   std::vector<Answer> answers = answers_of(pid);
-  Answer answer;
-  if (!answers.empty()) {
-    answer = std::move(answers.front());
-  } else {
-    auto boards = boards_of_process(pid);
-    if (!boards.ok()) return fail(boards.status().message());
-    answer.boards = std::move(*boards);
+  if (!answers.empty()) return std::move(answers.front());
+  return Answer{.job = {}, .boards = RONDO_TRY(boards_of_process(pid))};
+}
+
+/// The last operations of every rank of every communicator.
+int show_records(const Answer& answer) {
+  for (const MappedBoard& board : answer.boards) {
+    print(fmt::format("flight recorder of communicator \"{}\"\n{}", board.name(),
+                      board.view().to_string()));
   }
+  if (answer.boards.empty()) print("flight recorder: there is no communicator\n");
+  return 0;
+}
+
+int show_job(const Answer& answer, bool as_json) {
   const bool known = answer.job.pid != 0;
   Json communicators = Json::array();
   std::string text;
@@ -169,23 +177,30 @@ int show_job(int pid, bool as_json) {
 
 int run(int argc, char** argv) {
   CLI::App app(
-      "rondo-status [PID] [--json]\n"
+      "rondo-status [PID] [--json | --records]\n"
       "What the ranks of a running job do, and which rank waits for which. Without PID: this "
       "user's "
       "jobs.");
   app.set_version_flag("--version", "rondo-status " RONDO_VERSION);
   int pid = 0;
-  bool as_json = false;
-  app.add_option("PID", pid,
-                 "of a rondo-run, of any rank, or of another launcher whose ranks use rondo")
-      ->check(CLI::Range(1, 1 << 30));
-  app.add_flag("--json", as_json, "the same as JSON");
+  bool as_json = false, as_records = false;
+  auto* process =
+      app.add_option("PID", pid,
+                     "of a rondo-run, of any rank, or of another launcher whose ranks use rondo")
+          ->check(CLI::Range(1, 1 << 30));
+  auto* json = app.add_flag("--json", as_json, "the same as JSON");
+  app.add_flag("--records", as_records, "the flight recorders: the last operations of every rank")
+      ->needs(process)
+      ->excludes(json);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
-  return pid == 0 ? list_jobs(as_json) : show_job(pid, as_json);
+  if (pid == 0) return list_jobs(as_json);
+  const Result<Answer> answer = find_job(pid);
+  if (!answer.ok()) return fail(answer.status().message());
+  return as_records ? show_records(*answer) : show_job(*answer, as_json);
 }
 
 }  // namespace

@@ -182,16 +182,6 @@ void StatusServer::answer(int socket) {
   (void)comm::send_packet(socket, description_, fds);  // an asker that has gone is no loss
 }
 
-std::string StatusServer::flight_records() {
-  drop_finished();
-  std::string text;
-  for (const MappedBoard& board : boards_) {
-    text += fmt::format("flight recorder of communicator \"{}\"\n{}", board.name(),
-                        board.view().to_string());
-  }
-  return text.empty() ? "flight recorder: there is no communicator\n" : text;
-}
-
 void StatusServer::drop_finished() {
   std::erase_if(boards_, [](const MappedBoard& board) { return board.is_over(); });
 }

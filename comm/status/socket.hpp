@@ -46,8 +46,6 @@ class StatusServer {
   int fd() const { return events_.get(); }
   /// Receives and answers packets. Never blocks.
   void serve();
-  /// The flight recorders of all ranks of all communicators that a rank has not left, as text.
-  std::string flight_records();
 
  private:
   StatusServer() = default;

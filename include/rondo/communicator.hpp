@@ -549,7 +549,7 @@ class Communicator {
                          ReduceOp) const;
   Stats stats() const;
   /// The last operations of every rank and its pending messages, as this rank sees them, as text:
-  /// what SIGUSR1 under rondo-run prints.
+  /// what rondo-status PID --records prints.
   std::string flight_record() const;
 
   class [[gnu::visibility("hidden")]] Impl;

@@ -10,68 +10,13 @@
 #include <sstream>
 
 #include "rondo/rondo.h"
+#include "tests/comm/bootstrap/rondo_run_helpers.hpp"
 #include "tests/harness/catch.hpp"
 #include "tests/harness/rank_group.hpp"
 #include "tests/harness/terminal.hpp"
 
 namespace rondo {
 namespace {
-
-using testing::ProgramResult;
-using testing::run_program;
-using testing::TempDirectory;
-
-/// rondo-run with `flags`, then sh -c `script`; its rendezvous directory is made in `place`.
-ProgramResult run(const TempDirectory& place, std::vector<std::string> flags,
-                  const std::string& script, const std::function<void(pid_t)>& started = {}) {
-  std::vector<std::string> argv{RONDO_RUN};
-  argv.insert(argv.end(), flags.begin(), flags.end());
-  argv.insert(argv.end(), {"--", "sh", "-c", script});
-  return run_program(argv, {"XDG_RUNTIME_DIR=" + place.path(), "PLACE=" + place.path()},
-                     std::chrono::seconds(60), started);
-}
-
-std::vector<std::string> sorted_lines(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  std::sort(lines.begin(), lines.end());
-  return lines;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-/// Whether a process with this id is there and no zombie.
-bool is_running(const std::string& pid) {
-  std::ifstream file("/proc/" + pid + "/stat");
-  std::string stat;
-  std::getline(file, stat);
-  const size_t name_end = stat.rfind(')');
-  return name_end != std::string::npos && stat[name_end + 2] != 'Z';
-}
-
-/// The pids that ranks wrote into `place`/pids.
-std::vector<std::string> written_pids(const TempDirectory& place) {
-  std::ifstream file(place.path() + "/pids");
-  std::vector<std::string> pids;
-  for (std::string pid; file >> pid;) pids.push_back(pid);
-  return pids;
-}
-
-void require_nothing_left(const TempDirectory& place, size_t processes) {
-  const auto pids = written_pids(place);
-  REQUIRE(pids.size() == processes);
-  for (const std::string& pid : pids) {
-    INFO("pid " << pid);
-    REQUIRE_FALSE(is_running(pid));
-  }
-  for (const auto& entry : std::filesystem::directory_iterator(place.path())) {
-    INFO(entry.path());
-    REQUIRE_FALSE(contains(entry.path(), "rondo-run"));
-  }
-}
 
 TEST_CASE("every rank gets its environment", "[rondo-run]") {
   TempDirectory place;
@@ -333,13 +278,13 @@ TEST_CASE("what a rank leaves running ends with the job", "[rondo-run]") {
 // empty; signals to the group would reach that process.
 TEST_CASE("a rank's number is nobody else's until the job is over", "[rondo-run]") {
   TempDirectory place;
-  // Each flight record follows a turn of the launcher, so after two of them it has noticed the end.
+  // Each signal is passed on in a turn of the launcher, so after two of them it has noticed the end.
   const std::string job =
-      "if [ $RANK = 0 ]; then echo $$ > $PLACE/zero; exit 0; fi; "
+      "trap '' USR1; if [ $RANK = 0 ]; then echo $$ > $PLACE/zero; exit 0; fi; "
       "until [ -s $PLACE/zero ]; do :; done; zero=$(cat $PLACE/zero); "
       "while grep -qs '^State:.[^Z]' /proc/$zero/status; do :; done; "
-      "for records in 1 2; do kill -USR1 $PPID; "
-      "until [ $(grep -c 'flight recorder' $PLACE/err) -ge $records ]; do :; done; done; "
+      "for times in 1 2; do kill -USR1 $PPID; "
+      "until [ $(grep -c 'User defined signal 1' $PLACE/err) -ge $times ]; do :; done; done; "
       "grep -qs '^State:.Z' /proc/$zero/status && echo held";
   const std::string shell = RONDO_RUN " -n 2 -- sh -c \"$JOB\" 2> $PLACE/err";
   const auto r = run_program({"sh", "-c", shell}, {"XDG_RUNTIME_DIR=" + place.path(),
@@ -388,73 +333,6 @@ TEST_CASE("a failed job is started again, with a fresh rendezvous", "[rondo-run]
   REQUIRE(contains(r.err, "restarting all ranks: 2 of 2"));
   REQUIRE(std::filesystem::is_empty(place.path()));
   REQUIRE(run(place, {"-n", "2", "--max-restarts", "1"}, script).exit_code == 9);
-}
-
-TEST_CASE("signals reach the ranks and are the exit code", "[rondo-run]") {
-  for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    TempDirectory place;
-    auto r = run(place, {"-n", "2", "--max-restarts", "5"},
-                 "trap 'echo got it; exit 0' INT TERM HUP; echo $$ >> $PLACE/pids; "
-                 "while :; do :; done",
-                 [&](pid_t launcher) {
-                   const auto start = std::chrono::steady_clock::now();
-                   while (written_pids(place).size() < 2) {
-                     REQUIRE(std::chrono::steady_clock::now() - start < std::chrono::seconds(30));
-                   }
-                   kill(launcher, signal);
-                 });
-    INFO(r.err);
-    REQUIRE(r.exit_code == 128 + signal);
-    REQUIRE(sorted_lines(r.out) == std::vector<std::string>{"[0] got it", "[1] got it"});
-    require_nothing_left(place, 2);
-  }
-}
-
-TEST_CASE("ranks act on a signal that rondo-run was started to ignore; nohup's stays ignored",
-          "[rondo-run]") {
-  const TempDirectory place;
-  const auto run_ignoring = [&](const std::string& signal, const std::string& script) {
-    const std::string all =
-        "trap '' " + signal + "; exec " RONDO_RUN " --timeout 30 -n 1 -- sh -c '" + script + "'";
-    return run_program({"sh", "-c", all}, {"XDG_RUNTIME_DIR=" + place.path()});
-  };
-  // As sh -c 'rondo-run ... &' has it.
-  const auto interrupted = run_ignoring(
-      "INT", "trap \"echo got it; exit\" INT; kill -INT $PPID; while :; do sleep 0.1; done");
-  INFO(interrupted.err);
-  CHECK(interrupted.out == "[0] got it\n");
-  CHECK(interrupted.exit_code == 128 + SIGINT);
-  const auto hung_up = run_ignoring("HUP", "kill -HUP $PPID; kill -HUP $$; sleep 1; echo lives");
-  INFO(hung_up.err);
-  CHECK(hung_up.exit_code == 0);
-  CHECK(hung_up.out == "[0] lives\n");
-}
-
-TEST_CASE("after Ctrl-C a rank may end what it does, until the next one kills it", "[rondo-run]") {
-  for (const bool again : {false, true}) {
-    TempDirectory place;
-    const auto await_lines = [&place](size_t count) {
-      const auto start = std::chrono::steady_clock::now();
-      while (written_pids(place).size() < count) {
-        REQUIRE(std::chrono::steady_clock::now() - start < std::chrono::seconds(30));
-      }
-    };
-    // Longer than after any other signal; the second time for ever.
-    const std::string ending = again ? "sleep 1000" : "sleep 6";
-    const auto r = run(place, {"-n", "1"},
-                       "trap 'echo $$ >> $PLACE/pids; " + ending +
-                           "; echo ended; exit 0' INT; echo $$ >> $PLACE/pids; while :; do :; done",
-                       [&](pid_t launcher) {
-                         await_lines(1);
-                         kill(launcher, SIGINT);
-                         await_lines(2);
-                         if (again) kill(launcher, SIGINT);
-                       });
-    INFO(r.err);
-    CHECK(r.exit_code == 128 + SIGINT);
-    CHECK(contains(r.out, "[0] ended") == !again);
-    require_nothing_left(place, 2);
-  }
 }
 
 TEST_CASE("a killed launcher takes its ranks along", "[rondo-run]") {

@@ -12,7 +12,7 @@ namespace {
 TEST_CASE("noise, the greeting and frames, cut anywhere", "[hosts]") {
   const std::string noise = "Welcome\nrondo-run frames\nno end of line ";
   const std::string stream = noise + greeting() + pack(RunMessage::kAlive) +
-                             pack(RunMessage::kText, "one\ntwo") + pack(RunMessage::kAlive);
+                             pack(RunMessage::kLine, "one\ntwo") + pack(RunMessage::kAlive);
   for (size_t piece = 1; piece <= stream.size(); ++piece) {
     INFO(piece);
     FrameReader reader;
@@ -24,7 +24,7 @@ TEST_CASE("noise, the greeting and frames, cut anywhere", "[hosts]") {
     }
     CHECK(heard == noise);
     CHECK(reader.version());
-    CHECK(kinds == "atone\ntwoa");
+    CHECK(kinds == "aoone\ntwoa");
   }
 }
 

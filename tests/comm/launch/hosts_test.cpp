@@ -15,16 +15,15 @@
 #include <sstream>
 #include <thread>
 
+#include "tests/comm/launch/announcements.hpp"
 #include "tests/harness/catch.hpp"
 #include "tests/harness/rank_group.hpp"
 
 namespace rondo {
 namespace {
 
-using testing::Hosts;
 using testing::ProgramResult;
 using testing::run_program;
-using testing::TempDirectory;
 
 std::string joined(const std::vector<std::string>& words) {
   std::string text;
@@ -65,61 +64,6 @@ std::vector<std::string> sorted_lines(const std::string& text) {
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
-
-/// Ranks write a line into it when they run; `script` for them, and the test's wait.
-class Announcements {
- public:
-  explicit Announcements(const TempDirectory& place) : path_(place.path() + "/announcements") {
-    REQUIRE(mkfifo(path_.c_str(), 0600) == 0);
-    fd_ = open(path_.c_str(), O_RDWR | O_CLOEXEC);  // also for writing: so that it never ends
-  }
-  ~Announcements() { close(fd_); }
-  Announcements(const Announcements&) = delete;
-  Announcements& operator=(const Announcements&) = delete;
-
-  static std::string script() { return "echo >$PLACE/announcements; "; }
-  void await(int ranks) {
-    for (int i = 0; i < ranks; ++i) {
-      pollfd come{fd_, POLLIN, 0};
-      REQUIRE(poll(&come, 1, 30'000) == 1);
-      char line;
-      REQUIRE(read(fd_, &line, 1) == 1);
-    }
-  }
-
- private:
-  std::string path_;
-  int fd_;
-};
-
-/// Every process on the hosts now; await_end() waits until all of them have ended.
-class ProcessesOnHosts {
- public:
-  explicit ProcessesOnHosts(const Hosts& hosts, int count) {
-    for (int host = 0; host < count; ++host) {
-      for (const pid_t pid : hosts.processes(host)) {
-        const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-        if (fd >= 0) fds_.push_back(fd);
-      }
-    }
-  }
-  ~ProcessesOnHosts() {
-    for (const int fd : fds_) close(fd);
-  }
-  ProcessesOnHosts(const ProcessesOnHosts&) = delete;
-  ProcessesOnHosts& operator=(const ProcessesOnHosts&) = delete;
-
-  size_t size() const { return fds_.size(); }
-  void await_end() const {
-    for (const int fd : fds_) {
-      pollfd ended{fd, POLLIN, 0};
-      REQUIRE(poll(&ended, 1, 20'000) == 1);
-    }
-  }
-
- private:
-  std::vector<int> fds_;
-};
 
 /// A rondo-run in the background, whose ranks announce themselves after they have set `traps`. `result`
 /// is there after end().
@@ -445,6 +389,45 @@ TEST_CASE("signals reach the ranks of all hosts and are the exit code", "[hosts]
     CHECK(r.exit_code == 128 + signal);
     processes.await_end();
   }
+}
+
+bool is_stopped(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string stat;
+  std::getline(file, stat);
+  return contains(stat, ") T ");
+}
+
+TEST_CASE("SIGUSR1, SIGTSTP and SIGCONT reach the ranks of all hosts, and the job goes on",
+          "[hosts]") {
+  const Hosts hosts(2);
+  const TempDirectory place;
+  const std::chrono::seconds lost_after(2);
+  Background job(hosts, place, {"--hosts", "h0,h1", "--lost-after", "2"},
+                 "echo $$ >$PLACE/pid$RANK; while :; do sleep 0.05; done",
+                 "trap 'echo >$PLACE/announcements' USR1; trap 'exit 0' USR2; ");
+  job.await_ranks(2);
+  kill(job.pid(), SIGUSR1);
+  job.await_ranks(2);
+  kill(job.pid(), SIGTSTP);
+  std::vector<pid_t> pids{job.pid(), 0, 0};
+  std::ifstream(place.path() + "/pid0") >> pids[1];
+  std::ifstream(place.path() + "/pid1") >> pids[2];
+  const auto began = std::chrono::steady_clock::now();
+  while (!std::all_of(pids.begin(), pids.end(), is_stopped)) {
+    REQUIRE(std::chrono::steady_clock::now() - began < std::chrono::seconds(30));
+  }
+  // Neither end takes the other for lost, however long that is.
+  const auto stopped = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - stopped < lost_after + std::chrono::seconds(1)) {
+    REQUIRE(std::all_of(pids.begin(), pids.end(), is_stopped));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  kill(job.pid(), SIGCONT);
+  kill(job.pid(), SIGUSR2);
+  const ProgramResult& r = job.end();
+  INFO(r.err);
+  CHECK(r.exit_code == 0);
 }
 
 TEST_CASE("a second Ctrl-C kills ranks that do not end", "[hosts]") {

@@ -77,6 +77,16 @@ TEST_CASE("a hierarchical operation that hangs is seen from every host, with its
                 std::string::npos);
           stopped = ranks[3]["pid"];
         }
+        const ProgramResult records =
+            run_program({RONDO_STATUS, std::to_string(stopped), "--records"}, {});
+        INFO(records.out << records.err);
+        for (const int rank : {0, 1, 2, 3}) {
+          const std::string begin = "rank " + std::to_string(rank) + " (pid ";
+          const size_t at = records.out.find(begin);
+          REQUIRE(at != std::string::npos);
+          CHECK(records.out.find("\n  #1 all_reduce(float, sum, count 3000)", at) !=
+                std::string::npos);
+        }
         kill(stopped, SIGCONT);
       });
   INFO(ran.out << ran.err);

@@ -1,4 +1,4 @@
-// rondo-status as its users run it, on a job that hangs; and SIGUSR1 under rondo-run.
+// rondo-status as its users run it, on a job that hangs.
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,21 +18,6 @@ using nlohmann::json;
 
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
-}
-
-std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-void await_text(const std::string& path, const std::string& part) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!contains(text_of(path), part)) {
-    if (std::chrono::steady_clock::now() > until) {
-      throw std::runtime_error("not in " + path + ": " + part + "\n" + text_of(path));
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
 }
 
 ProgramResult status(const TempDirectory& place, std::vector<std::string> arguments) {
@@ -100,12 +85,12 @@ void go_on(const json& communicator) { kill(communicator["ranks"][0]["pid"].get<
 
 }  // namespace
 
-TEST_CASE("a hanging job is seen through its launcher, dumped by SIGUSR1, and goes on") {
+TEST_CASE("a hanging job is seen through its launcher, with its flight records, and goes on") {
   const TempDirectory place;
-  const std::string errors = place.path() + "/errors";
+  std::string recorded;
   const auto ran = run_program(
-      {"sh", "-c", "exec '" RONDO_RUN "' -n 3 -- '" RONDO_HANG "' 2>'" + errors + "'"},
-      {"XDG_RUNTIME_DIR=" + place.path()}, std::chrono::seconds(60), [&](pid_t pid) {
+      {RONDO_RUN, "-n", "3", "--", RONDO_HANG}, {"XDG_RUNTIME_DIR=" + place.path()},
+      std::chrono::seconds(60), [&](pid_t pid) {
         const json document = hanging(place, pid);
         CHECK(document["job"]["pid"] == pid);
         CHECK(document["job"]["ranks"] == 3);
@@ -126,13 +111,12 @@ TEST_CASE("a hanging job is seen through its launcher, dumped by SIGUSR1, and go
         const json listed = json::parse(status(place, {"--json"}).out);
         REQUIRE(listed["jobs"].size() >= 1);
 
-        kill(pid, SIGUSR1);
-        // Before the ranks go on, so that they are still in the operation when it is recorded.
-        await_text(errors, "<- in progress");
+        const ProgramResult records = status(place, {std::to_string(pid), "--records"});
+        CHECK(records.exit_code == 0);
+        recorded = records.out + records.err;
         go_on(document["communicators"][0]);
       });
-  const std::string recorded = text_of(errors);
-  INFO(ran.out << recorded);
+  INFO(ran.out << ran.err << recorded);
   CHECK(ran.exit_code == 0);
   CHECK(contains(recorded, "flight recorder of communicator \"training\""));
   for (const char* rank : {"rank 0 (pid", "rank 1 (pid", "rank 2 (pid"}) {
@@ -142,8 +126,10 @@ TEST_CASE("a hanging job is seen through its launcher, dumped by SIGUSR1, and go
   CHECK(contains(recorded, "#2 all_reduce(float, sum, count 3000)  <- in progress"));
 }
 
-TEST_CASE("a message that hangs is seen with its peer, direction and bytes, by SIGUSR1 too") {
+TEST_CASE(
+    "a message that hangs is seen with its peer, direction and bytes, in the flight records too") {
   const TempDirectory place;
+  std::string recorded;
   const auto ran = run_program(
       {RONDO_RUN, "-n", "2", "--", RONDO_HANG, "message"}, {"XDG_RUNTIME_DIR=" + place.path()},
       std::chrono::seconds(60), [&](pid_t pid) {
@@ -172,8 +158,7 @@ TEST_CASE("a message that hangs is seen with its peer, direction and bytes, by S
                                {"behind", 0}}));
         CHECK(seen["ranks"][0]["messages"].empty());
 
-        kill(pid, SIGUSR1);
-        // rondo-run answers after it has taken the signal.
+        recorded = status(place, {std::to_string(pid), "--records"}).out;
         const ProgramResult text = status(place, {std::to_string(pid)});
         CHECK(contains(text.out,
                        "rank 1: recv(float, count 3000) from rank 0: 0 of 12000 bytes, for "));
@@ -181,8 +166,8 @@ TEST_CASE("a message that hangs is seen with its peer, direction and bytes, by S
       });
   INFO(ran.out << ran.err);
   CHECK(ran.exit_code == 0);
-  CHECK(contains(ran.err, "  recv(float, count 3000) from rank 0: 0 of 12000 bytes, for "));
-  CHECK(contains(ran.err, "  <- pending"));
+  CHECK(contains(recorded, "  recv(float, count 3000) from rank 0: 0 of 12000 bytes, for "));
+  CHECK(contains(recorded, "  <- pending"));
 }
 
 TEST_CASE("a job of another launcher is seen through any of its processes") {
@@ -263,7 +248,7 @@ TEST_CASE("what is no job is named, and mistakes end with 2") {
   const auto alien = status(place, {std::to_string(getpid())});
   CHECK(alien.exit_code == 1);
   CHECK(contains(alien.err, "has a communicator of rondo"));
-  for (const char* wrong : {"x", "-5", "0", "--yaml"}) {
+  for (const char* wrong : {"x", "-5", "0", "--yaml", "--records"}) {
     INFO(wrong);
     CHECK(status(place, {wrong}).exit_code == 2);
   }
@@ -280,10 +265,11 @@ TEST_CASE("what could not be printed is no success") {
   }
 }
 
-TEST_CASE("without a communicator SIGUSR1 says so, and the job goes on") {
+TEST_CASE("without a communicator the flight records say so, and the job goes on") {
   const TempDirectory place;
   const std::string fifo = place.path() + "/go";
   REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
+  std::string recorded;
   const auto ran =
       run_program({RONDO_RUN, "-n", "1", "--", "sh", "-c", "read x < '" + fifo + "'; echo read $x"},
                   {"XDG_RUNTIME_DIR=" + place.path()}, std::chrono::seconds(60), [&](pid_t pid) {
@@ -292,13 +278,13 @@ TEST_CASE("without a communicator SIGUSR1 says so, and the job goes on") {
                       shown = status(place, {std::to_string(pid)}).out;
                     }
                     CHECK(contains(shown, "no communicator yet"));
-                    kill(pid, SIGUSR1);
+                    recorded = status(place, {std::to_string(pid), "--records"}).out;
                     std::ofstream(fifo) << "it\n";  // waits until it is read
                   });
   INFO(ran.out << ran.err);
   CHECK(ran.exit_code == 0);
   CHECK(contains(ran.out, "[0] read it"));
-  CHECK(contains(ran.err, "there is no communicator"));
+  CHECK(contains(recorded, "there is no communicator"));
 }
 
 }  // namespace rondo::testing

@@ -100,26 +100,6 @@ TEST_CASE("a communicator that all ranks have left is forgotten") {
   CHECK(answer->boards[0].id() == two.segment.id());
 }
 
-TEST_CASE("the flight records name every communicator and its operations") {
-  const TempDirectory place;
-  RunningServer served(place.path());
-  World world;
-  world.board.post(1,
-                   {.collective = Collective::kBroadcast,
-                    .type = DataType::kInt8,
-                    .op = ReduceOp::kSum,
-                    .algorithm = Algorithm::kAuto,
-                    .root = 0,
-                    .count = 77},
-                   {}, {});
-  announce_board(world.segment.fd());
-  REQUIRE(ask(place.path()).ok());
-  const std::string text = served.stop().flight_records();
-  INFO(text);
-  CHECK(text.find("communicator \"w\"") != std::string::npos);
-  CHECK(text.find("#1 broadcast(int8, count 77, root 0)  <- in progress") != std::string::npos);
-}
-
 TEST_CASE("nonsense and silence do not keep the server from answering") {
   const TempDirectory place;
   RunningServer server(place.path());
