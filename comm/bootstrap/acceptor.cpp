@@ -11,6 +11,7 @@
 
 #include "comm/base/guarded.hpp"
 #include "comm/bootstrap/bootstrap.hpp"
+#include "comm/bootstrap/inherited.hpp"
 #include "comm/bootstrap/meeting.hpp"
 #include "comm/bootstrap/pending.hpp"
 #include "rondo/log.hpp"
@@ -63,6 +64,7 @@ class Acceptor {
                   .key = key_of(meeting.identity.secret)},
         began_(steady_clock::now()),
         deadline_(meeting.deadline()),
+        inherited_(meeting),
         limit_text_(name_duration(meeting.timeout)),
         peers_(static_cast<size_t>(world_size_)),
         pending_(static_cast<size_t>(world_size_) + kPendingBeyondWorld) {}
@@ -143,8 +145,10 @@ class Acceptor {
       watched.push_back({peer.pidfd.get(), POLLIN, 0});
     }
     if (!has_warned_) until = until.at_most(warn_at());
+    if (inherited_.at()) until = until.at_most(*inherited_.at());
     auto ready = poll_until(watched, until);
     if (!ready.ok()) return ready.status();
+    if (!is_doomed_) RONDO_TRY(inherited_.check(steady_clock::now()));
     warn_of_missing();
     const auto of_peers = std::span(watched).last(2 * peers_.size());
     peer_is_ready_ = std::ranges::any_of(of_peers, [](pollfd each) { return each.revents != 0; });
@@ -156,7 +160,8 @@ class Acceptor {
     return Status(Code::kBootstrap, name_ranks(missing()) + meeting_.of_how_many() +
                                         " did not come within " + limit_text_ + "; " + name_here() +
                                         " waited at " + meeting_.rendezvous.text() +
-                                        meeting_.rendezvous.trouble() + rejected_text());
+                                        meeting_.rendezvous.trouble() + rejected_text() +
+                                        inherited_.hint());
   }
 
   std::vector<int> missing() const {
@@ -324,7 +329,7 @@ class Acceptor {
                                          std::to_string(rank == 0 ? getpid() : peer.pid) +
                                          place_text(first, rank == 0 ? own_host : peer_host) +
                                          " and to pid " + std::to_string(pid) +
-                                         place_text(connection.fd(), peer_host));
+                                         place_text(connection.fd(), peer_host) + inherited_text());
       refuse(connection, twice);
       return twice;
     }
@@ -384,6 +389,11 @@ class Acceptor {
     return {};
   }
 
+  std::string inherited_text() const {
+    if (!meeting_.identity.by_launcher) return "";
+    return "; if one of them has started the other, " + inherited_remedy();
+  }
+
   /// " on 10.77.0.2": pids are of hosts. `host_of` is for the one at the socket's other end, or this.
   std::string place_text(int fd, std::string (*host_of)(int fd)) const {
     return meeting_.rendezvous.is_tcp() ? " on " + host_of(fd) : "";
@@ -400,6 +410,7 @@ class Acceptor {
   const Expected expected_;
   const steady_clock::time_point began_;
   Deadline deadline_;
+  InheritedRank inherited_;
   std::string limit_text_;
   bool has_warned_ = false;  // of missing ranks, or need not
   int joined_ = 0;

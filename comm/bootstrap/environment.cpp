@@ -168,6 +168,7 @@ Result<Identity> identity_from(const Config& config) {
       id.world_size = place.world_size;
       id.local_rank = place.local_rank;
       id.local_world_size = place.local_world_size;
+      id.by_launcher = true;
       id.job = job_id();
     }
   }

@@ -21,6 +21,8 @@ struct Identity {
   /// Shared by the ranks of one job, from RONDO_SECRET or RONDO_SECRET_FILE,
   /// and Config::unique_id; may be empty.
   std::string secret;
+  /// Rank and world size are the launcher's, not the Config's.
+  bool by_launcher = false;
   /// The launcher's name of the job, the same on all hosts; empty where it gives none. Keeps jobs
   /// apart that have one secret and one port.
   std::string job{};

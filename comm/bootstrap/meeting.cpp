@@ -9,6 +9,7 @@
 #include <cstdio>
 
 #include "comm/bootstrap/connector.hpp"
+#include "comm/bootstrap/inherited.hpp"
 
 namespace rondo::comm {
 Result<std::vector<PeerConnection>> host_meeting(const Meeting& meeting) {
@@ -38,19 +39,21 @@ Result<std::vector<PeerConnection>> host_meeting(const Meeting& meeting) {
 
 Result<Joined> join_meeting(const Meeting& meeting) {
   const Deadline deadline = meeting.deadline();
+  InheritedRank inherited(meeting);
   Connector connector(meeting, deadline);
   while (true) {
     auto joined = connector.attempt();
     if (!joined.ok()) return joined.status();
     if (*joined) return std::move(**joined);
     if (deadline.has_passed()) {
-      return Status(Code::kBootstrap, "rank " + std::to_string(meeting.number_of(0)) +
-                                          meeting.of_how_many() + " did not come within " +
-                                          name_duration(meeting.timeout) + "; rank " +
-                                          std::to_string(meeting.number_of(meeting.identity.rank)) +
-                                          " looked for it at " + meeting.rendezvous.text() +
-                                          connector.suspicion() + meeting.rendezvous.trouble());
+      return Status(Code::kBootstrap,
+                    "rank " + std::to_string(meeting.number_of(0)) + meeting.of_how_many() +
+                        " did not come within " + name_duration(meeting.timeout) + "; rank " +
+                        std::to_string(meeting.number_of(meeting.identity.rank)) +
+                        " looked for it at " + meeting.rendezvous.text() + connector.suspicion() +
+                        meeting.rendezvous.trouble() + inherited.hint());
     }
+    RONDO_TRY(inherited.check(std::chrono::steady_clock::now()));
     RONDO_TRY(connector.pause());
   }
 }

@@ -1,0 +1,134 @@
+// See inherited.hpp.
+#include "comm/bootstrap/inherited.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <vector>
+
+#include "comm/base/board_name.hpp"
+#include "comm/base/printable.hpp"
+#include "comm/bootstrap/launchers.hpp"
+
+namespace rondo::comm {
+namespace {
+
+/// Those that say which rank this is, of how many.
+std::vector<std::string> own_rank_variables() {
+  std::vector<std::string> names;
+  for (const char* name : rank_variables()) {
+    if (variable(name)) names.emplace_back(name);
+  }
+  if (variable("WORLD_SIZE")) names.emplace_back("WORLD_SIZE");
+  return names;
+}
+
+/// "NAME=VALUE" of what tells this rank from those of any other job.
+std::vector<std::string> identifying_entries() {
+  std::vector<std::string> names = own_rank_variables();
+  for (const char* name : {"SLURM_PROCID", "SLURM_JOB_ID", "SLURM_STEP_ID", "RONDO_RENDEZVOUS",
+                           "RONDO_SECRET", "MASTER_PORT", "PMIX_NAMESPACE", "PALS_APID"}) {
+    if (variable(name)) names.emplace_back(name);
+  }
+  std::vector<std::string> entries;
+  for (const std::string& name : names) entries.push_back(name + "=" + *variable(name.c_str()));
+  return entries;
+}
+
+struct Forebear {
+  pid_t pid = 0;
+  std::string name{};
+  bool has_communicator = false;
+};
+
+bool was_started_with(const std::string& process, const std::vector<std::string>& entries) {
+  std::ifstream environment(process + "/environ");
+  size_t found = 0;
+  for (std::string each; std::getline(environment, each, '\0');) {
+    if (std::find(entries.begin(), entries.end(), each) != entries.end()) ++found;
+  }
+  return found >= entries.size();
+}
+
+bool has_board(const std::string& process) {
+  const std::string mapped = std::string("/memfd:") + base::kBoardName;
+  std::ifstream maps(process + "/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find(mapped) != std::string::npos) return true;
+  }
+  return false;
+}
+
+/// The nearest process above this one that was started as the same rank of the same job and has a
+/// communicator, else the nearest one at all, such as a shell around the rank.
+std::optional<Forebear> find_forebear() {
+  constexpr int kMost = 64;
+  const std::vector<std::string> entries = identifying_entries();
+  std::optional<Forebear> nearest;
+  pid_t pid = getppid();
+  for (int i = 0; i < kMost && pid > 1; ++i) {
+    const std::string process = "/proc/" + std::to_string(pid);
+    std::ifstream file(process + "/stat");
+    const std::string stat((std::istreambuf_iterator<char>(file)), {});
+    // "pid (name) state parent ...": a name may hold spaces and parentheses.
+    const size_t open = stat.find('('), close = stat.rfind(')');
+    if (open == std::string::npos || close == std::string::npos || close < open) break;
+    const std::string name = stat.substr(open + 1, close - open - 1);
+    if (name == "hydra_pmi_proxy" || !was_started_with(process, entries)) break;
+    Forebear found{
+        .pid = pid, .name = base::printable(name, 32), .has_communicator = has_board(process)};
+    if (found.has_communicator) return found;
+    if (!nearest) nearest = std::move(found);
+    std::istringstream rest(stat.substr(close + 1));
+    char state = 0;
+    if (!(rest >> state >> pid)) break;
+  }
+  return nearest;
+}
+
+}  // namespace
+
+std::string inherited_remedy() {
+  return fmt::format(
+      "start a program of its own with rondo-run -n 1 -- PROGRAM, or without its rank's "
+      "variables: env -u {} PROGRAM",
+      fmt::join(own_rank_variables(), " -u "));
+}
+
+InheritedRank::InheritedRank(const Meeting& meeting)
+    : meeting_(meeting),
+      applies_(meeting.identity.by_launcher && meeting.is_needed == nullptr &&
+               meeting.numbers.empty() && !meeting.interrupt) {
+  if (applies_) at_ = std::chrono::steady_clock::now() + meeting.timeout / 6;
+}
+
+Status InheritedRank::check(Time now) {
+  if (!at_ || now < *at_) return {};
+  at_.reset();
+  const auto forebear = find_forebear();
+  if (!forebear || !forebear->has_communicator) return {};
+  const int rank = meeting_.identity.rank;
+  return {Code::kBootstrap,
+          fmt::format("pid {} waits for other ranks as rank {}, but pid {} ({}), which has started "
+                      "it, is rank {} of this job and has a communicator: pid {} has inherited "
+                      "that rank's variables, and the others have not come within {}; {}",
+                      getpid(), rank, forebear->pid, forebear->name, rank, getpid(),
+                      name_duration(meeting_.timeout / 6), inherited_remedy())};
+}
+
+std::string InheritedRank::hint() const {
+  if (!applies_) return {};
+  const auto forebear = find_forebear();
+  if (!forebear) return {};
+  return fmt::format(
+      "; pid {} was started by pid {} ({}), which has the same variables: if that is or was rank "
+      "{} itself, {}",
+      getpid(), forebear->pid, forebear->name, meeting_.identity.rank, inherited_remedy());
+}
+
+}  // namespace rondo::comm
