@@ -70,10 +70,11 @@ Status train_ddp(Run<T>& run) {
                         .samples = run.samples,
                         .clock = clock,
                         .forward = forward,
-                        .stop = run.stop});
+                        .stop = run.stop,
+                        .gradient_factor = gradient_factor(o, run.communicator.size())});
   BucketWatch<T> watch(run);
   const auto make_step = [&](uint64_t number, double rate) -> Result<StepResult> {
-    const StepResult made = RONDO_TRY(step.run(number, rate_of(o, rate, run.communicator.size())));
+    const StepResult made = RONDO_TRY(step.run(number, rate));
     RONDO_TRY(watch.look(number));
     return made;
   };

@@ -144,15 +144,26 @@ os.execv({TRAIN!r}, [{TRAIN!r}, *words])
         self.assertNotEqual(nested.returncode, 0)
         self.assertIn("without a launcher", nested.stderr)
 
-    def losses(self, *words):
+    def steps(self, *words):
         file = pathlib.Path(self.folder) / "run.json"
         made = run(TRAIN, "--ranks", "2", "--width", "64", "--log-every", "0", "--json", str(file), *words)
         self.assertEqual(made.returncode, 0, made.stderr)
-        return [step["loss"] for step in json.loads(file.read_text(encoding="utf-8"))["steps"]]
+        return json.loads(file.read_text(encoding="utf-8"))["steps"]
 
-    def test_a_sum_of_gradients_is_a_rate_as_many_times_as_high(self):
+    def losses(self, *words):
+        return [step["loss"] for step in self.steps(*words)]
+
+    def test_a_sum_of_gradients_is_as_many_times_their_mean_as_there_are_ranks(self):
         common = ["--batch", "8", "--steps", "6"]
+        norms = [self.steps(*common, "--clip", "1000000", *words)[0]["gradient_norm"] for words in ([], ["--break", "sum"])]
+        self.assertEqual(norms[1], 2 * norms[0])
+        # With SGD that is twice the rate.
         self.assertEqual(self.losses(*common, "--lr", "0.03125", "--break", "sum"), self.losses(*common, "--lr", "0.0625"))
+        # AdamW hardly notices, though it would twice the rate.
+        adamw = [*common, "--optimizer", "adamw", "--lr", "0.01"]
+        mean, summed, doubled = self.losses(*adamw), self.losses(*adamw, "--break", "sum"), self.losses(*adamw[:-1], "0.02")
+        self.assertNotEqual(mean, summed)
+        self.assertLess(abs(summed[-1] - mean[-1]), abs(doubled[-1] - mean[-1]) / 100)
 
     def test_unshuffled_data_comes_in_its_own_order(self):
         data = pathlib.Path(self.folder) / "sorted"

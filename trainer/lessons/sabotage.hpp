@@ -1,5 +1,5 @@
 // --break: mistakes made on purpose, so that a lesson can show their symptoms. Without that flag
-// everything here does what it should. The step itself knows nothing of them.
+// everything here does what it should. A step knows only what it is given: listeners and factors.
 #pragma once
 
 #include <chrono>
@@ -26,10 +26,11 @@ inline uint64_t order_of_epoch(const TrainOptions& options, uint64_t epoch) {
 /// Whether samples are drawn in another order than the data's.
 inline bool shuffles(const TrainOptions& options) { return options.sabotage != "unshuffled"; }
 
-/// Gradients that are summed over the ranks and not divided are N times their mean; that is what a
-/// rate N times as high does (with SGD).
-inline double rate_of(const TrainOptions& options, double rate, int ranks) {
-  return options.sabotage == "sum" ? rate * ranks : rate;
+/// What gradients are multiplied by. Those that are summed over N ranks and not divided by N are N
+/// times their mean. With SGD that acts like N times the learning rate; AdamW divides each gradient by
+/// its own size, so its losses hardly change.
+inline double gradient_factor(const TrainOptions& options, int ranks) {
+  return options.sabotage == "sum" ? ranks : 1;
 }
 
 /// Calls `read` before the first layer of the fifth forward pass.

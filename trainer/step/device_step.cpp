@@ -55,7 +55,9 @@ Result<StepResult> DeviceStep<T>::run(uint64_t number, double rate) {
   if (is_first) RONDO_TRY(await_quiet());
   const bool replays = RONDO_TRY(this->replays(all, pass, batch));
   clock_.step_begins(number);
-  parts_.weights.begin_step(rate, {.own = mine.loss_terms, .all = all.loss_terms});
+  parts_.weights.begin_step(
+      rate,
+      {.own = mine.loss_terms, .all = all.loss_terms, .gradient_factor = parts_.gradient_factor});
   parts_.device.clear(loss_.data(), loss_.bytes());
   for (uint64_t micro = micro_batches; micro > 1; --micro) {
     parts_.model.take(batch, pass);

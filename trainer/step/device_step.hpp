@@ -34,8 +34,9 @@ struct DeviceStepParts {
   RankSamples& samples;
   const std::atomic<bool>& stop;  // set by whoever wants the run to end
   DeviceClock& clock;
-  ForwardListener& forward;   // of the steps, on the way to the clock
-  BatchNormSums* statistics;  // of synchronized batch norm, or null
+  ForwardListener& forward;    // of the steps, on the way to the clock
+  BatchNormSums* statistics;   // of synchronized batch norm, or null
+  double gradient_factor = 1;  // of the averaged gradients; not 1: a mistake on purpose
 
   /// For Device::watch().
   Status ranks_are_well() const {

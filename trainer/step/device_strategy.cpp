@@ -133,7 +133,8 @@ class TrainerOf final : public DeviceTrainer {
                                    .stop = run.stop,
                                    .clock = clock,
                                    .forward = forward,
-                                   .statistics = statistics_ ? &*statistics_ : nullptr};
+                                   .statistics = statistics_ ? &*statistics_ : nullptr,
+                                   .gradient_factor = gradient_factor(options_, host_.size())};
     const ControlTimes control = RONDO_TRY(control_run(parts, run.data));
     DeviceStep<T> step(parts);
     drain = [&step] { (void)step.settle(); };
@@ -145,7 +146,7 @@ class TrainerOf final : public DeviceTrainer {
       return weights_->download(run.weights);
     };
     const auto make_step = [&](uint64_t number, double rate) -> Result<StepResult> {
-      StepResult made = RONDO_TRY(step.run(number, rate_of(options_, rate, host_.size())));
+      StepResult made = RONDO_TRY(step.run(number, rate));
       run.uncounted_bytes = step.graphs().uncounted_bytes();
       RONDO_TRY(watch.look(number));
       return made;

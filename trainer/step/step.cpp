@@ -88,7 +88,8 @@ template <class T>
 Status TrainingStep<T>::backward(const Pass& pass) {
   clock_.turns_to(StepPhase::kBackward);
   const bool adds = std::exchange(adds_, true);
-  return model_.backward(batch_, pass, double{weights_.loss_scale()}, adds, clock_.beside(*this));
+  const double scale = gradient_factor_ * double{weights_.loss_scale()};
+  return model_.backward(batch_, pass, scale, adds, clock_.beside(*this));
 }
 
 /// Ready: backward will not touch these elements again. The last gradient of a bucket starts the
@@ -142,6 +143,7 @@ TrainingStep<T>::TrainingStep(const Parts& parts)
       clock_(parts.clock),
       forward_(parts.forward),
       stop_(parts.stop),
+      gradient_factor_(parts.gradient_factor),
       loss_(kLossWords) {}
 
 template class TrainingStep<float>;

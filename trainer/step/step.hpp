@@ -48,6 +48,7 @@ class TrainingStep : private BackwardListener {
     StepClock& clock;
     ForwardListener& forward;
     const std::atomic<bool>& stop;  // set by whoever wants the run to end
+    double gradient_factor = 1;     // of the averaged gradients; not 1: a mistake on purpose
   };
   explicit TrainingStep(const Parts& parts);
 
@@ -74,6 +75,7 @@ class TrainingStep : private BackwardListener {
   StepClock& clock_;
   ForwardListener& forward_;
   const std::atomic<bool>& stop_;
+  const double gradient_factor_;
   Batch batch_ = {};     // the micro-batch under way
   bool relaid_ = false;  // buckets are other ones (--bucket-cap-mb auto)
   bool adds_ = false;    // its backward adds to the gradients; else it writes them

@@ -355,11 +355,18 @@ TEST_CASE("on GPUs models are validated, and published weights written") {
   CHECK(again["steps"][0]["loss"] < got["steps"][0]["loss"]);
 }
 
-TEST_CASE("on GPUs a sum of gradients is a rate as many times as high") {
+// With SGD that is twice the rate. AdamW does not notice, but its gradients' norm is twice as large.
+TEST_CASE("on GPUs a sum of gradients is as many times their mean as there are ranks") {
   const Workplace place;
   const Words words = kMlp + Words{"--data", place.data(), "--steps", "5"};
   const json sums = on_gpus(place, words + Words{"--lr", "0.03125", "--break", "sum"}, 2);
   CHECK(losses_of(sums) == losses_of(on_gpus(place, words + Words{"--lr", "0.0625"}, 2)));
+  const Words adamw = words + Words{"--optimizer", "adamw", "--clip", "1000000"};
+  const json mean = on_gpus(place, adamw, 2);
+  const json summed = on_gpus(place, adamw + Words{"--break", "sum"}, 2);
+  CHECK(summed["steps"][0]["gradient_norm"].get<double>() ==
+        2 * mean["steps"][0]["gradient_norm"].get<double>());
+  require_same_losses(summed, mean, 1e-4);
 }
 
 TEST_CASE("on GPUs a straggler is 200 ms late in each step, after what it had to do") {

@@ -209,15 +209,14 @@ Status DeviceWeights<T>::download(Weights<float>& mirror) {
 template <class T>
 void DeviceWeights<T>::begin_step(double rate, const StepTerms& terms) {
   cuda::StepValues* const values = pinned_values_.data() + begun_++ % kStepsAhead;
-  *values = {.rate = rate};
+  *values = {.rate = rate, .factor = terms.gradient_factor};
   if (averages_ranks_) {  // each rank's mean; without terms it computes nothing
     const double divisor = static_cast<double>(terms.own) * communicator_.size();
     values->loss_factor = terms.own == 0 ? 0 : static_cast<float>(1 / divisor);
   } else {
     // What halves hold is the mean's gradient times the scale, as in PyTorch: a sum would overflow.
     if (travels_in_half_) values->loss_factor = static_cast<float>(1 / full_terms_);
-    values->factor =
-        1 / (static_cast<double>(terms.all) * static_cast<double>(values->loss_factor));
+    values->factor /= (static_cast<double>(terms.all) * static_cast<double>(values->loss_factor));
   }
   device_.copy(&state_.data()->values, values, sizeof *values);
 }

@@ -44,6 +44,7 @@ class DeviceWeights {
   /// passed the copy of two steps ago.
   struct StepTerms {
     uint64_t own, all;
+    double gradient_factor = 1;  // of the averaged gradients
   };
   void begin_step(double rate, const StepTerms& terms);
   /// Gradients are summed over the ranks, not averaged: a step's passes multiply them by these, and
