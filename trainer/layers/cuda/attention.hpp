@@ -3,8 +3,11 @@
 // largest score and sum of exponentials. Backward computes the scores again, for each tile of
 // queries and once more for each tile of keys, so that no two blocks add to one gradient. See
 // ../host/attention.hpp for the operands; of the probabilities only their logarithm's offset is
-// kept. Heads of any size up to 128 are padded with zeros, in a block's memory only. Products are by
-// float arithmetic; tensor cores are not used yet.
+// kept. Heads of any size up to 128 are padded with zeros, in a block's memory only.
+//
+// Products are sums of single multiplications in float. layers_on_device.hpp uses these kernels for
+// float, and for two-byte types where attention_tensor.hpp, which uses tensor cores, does not take the
+// head's size or the operands' addresses.
 #pragma once
 
 #include "trainer/layers/cuda/dropout.hpp"

@@ -13,7 +13,8 @@ inline constexpr size_t kWorthTwoProducts = size_t{1} << 32;
 /// The products, in the order in which to enqueue them, that together are `product`: itself, or two,
 /// of as many multiples of 128 bytes as there are in a row, and of the rest. cuBLASLt's fast kernels
 /// for tensor cores want rows, as they lie, that begin at 16 bytes and also hold a multiple of 16
-/// bytes (cuBLAS, "Tensor Core Usage"): gaps between rows are not enough. float has no such kernels.
+/// bytes (cuBLAS, "Tensor Core Usage"): gaps between rows are not enough. float is never cut:
+/// only TF32 (--tf32) multiplies it on tensor cores.
 inline std::vector<DeviceProduct> parts_of(DataType type, const DeviceProduct& product,
                                            size_t worth = kWorthTwoProducts) {
   constexpr size_t kNumbers = 64, kOf16Bytes = 8;  // of two bytes
