@@ -225,7 +225,10 @@ struct DdpRange {
 
 /// Each rank's message to the others at the start of a step.
 struct DdpHeader {
-  uint64_t loss_terms = 0;   // of this rank in this step; 0: an empty batch
+  /// The number of loss terms (samples or tokens) of this rank's batch. Set it: the mean of the
+  /// gradients is computed from it. 0 is an empty batch. If all ranks have 0, gradients are an error,
+  /// except with Average::kNone.
+  uint64_t loss_terms = 0;
   bool end_of_data = false;  // no batch follows in this epoch
   uint64_t epoch = 0;
   uint64_t sample_hash = 0;  // of the samples' identities; 0: unknown

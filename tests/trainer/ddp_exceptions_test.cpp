@@ -168,6 +168,33 @@ TEST_CASE("ddp uneven inputs: an error on every rank in that step, or joined") {
   });
 }
 
+TEST_CASE(
+    "ddp loss terms: gradients are an error where no rank has any, unless no mean is wanted") {
+  using Average = DdpOptions::Average;
+  for (const int ranks : {1, 3}) {
+    for (const Average average : {Average::kLossTerms, Average::kRanks, Average::kNone}) {
+      with_ranks(ranks, [&](Communicator& communicator) {
+        DdpOptions options = small_buckets();
+        options.average = average;
+        Ddp ddp = make(communicator, options);
+        for (size_t i = 0; i < 80; ++i) static_cast<float*>(ddp.gradients())[i] = 2;
+        ok(ddp.begin({}));  // nobody has said how many
+        all_ready(ddp);
+        const Status status = ddp.finish();
+        if (average == Average::kNone) {
+          ok(status);
+          expect_eq(ddp.gradient<float>(4)[15], 2.0f * static_cast<float>(ranks), "sum");
+          return;
+        }
+        expect(status.code() == Code::kInvalidArgument, status.to_string());
+        const std::string who = ranks == 1 ? "the only rank" : "all 3 ranks";
+        expect(status.message().find("loss_terms is 0 on " + who) != std::string::npos,
+               status.message());
+      });
+    }
+  }
+}
+
 TEST_CASE("ddp headers: the same samples on two ranks, and an epoch that did not advance") {
   with_ranks(3, [](Communicator& communicator) {
     set_log_level(LogLevel::kError);

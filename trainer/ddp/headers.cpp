@@ -113,8 +113,18 @@ void Headers::warn(const std::string& text) {
   if (communicator_.rank() == 0) log(LogLevel::kWarn, text);
 }
 
-double Headers::factor() const {
-  if (options_.average == DdpOptions::Average::kNone) return 1;
+Result<double> Headers::factor() const {
+  if (options_.average == DdpOptions::Average::kNone) return 1.0;
+  if (step_.value().loss_terms == 0) {
+    return Status(
+        Code::kInvalidArgument,
+        fmt::format("loss_terms is 0 on {}, so the gradients of this step have no mean: "
+                    "give begin() the number of loss terms (samples or tokens) of each "
+                    "rank's batch (DdpHeader::loss_terms); if all batches are empty, "
+                    "report no gradients",
+                    communicator_.size() == 1 ? "the only rank"
+                                              : fmt::format("all {} ranks", communicator_.size())));
+  }
   const auto mine = static_cast<double>(mine_.loss_terms);
   const double divisor = options_.average == DdpOptions::Average::kRanks
                              ? mine * communicator_.size()

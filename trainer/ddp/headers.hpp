@@ -27,8 +27,9 @@ class Headers {
   void settle();
   /// The first rank with loss terms; 0 where none has any. REQUIRES: wait() was ok.
   int first_active() const { return first_active_; }
-  /// What this rank's gradients are multiplied by. REQUIRES: wait() was ok.
-  double factor() const;
+  /// What this rank's gradients are multiplied by. kInvalidArgument, on every rank alike, when a mean
+  /// is wanted and no rank has loss terms. REQUIRES: wait() was ok.
+  Result<double> factor() const;
 
   /// REQUIRES: send().
   Work::Times times() const { return exchange_[0].times(); }

@@ -163,12 +163,14 @@ void Reducer::issue_complete() {
   }
 }
 
-void Reducer::issue(size_t bucket) try {
-  failure_ = headers_.wait().status();
-  if (failure_.ok() && bucket == 0) failure_ = issue_buffers();
-  if (!failure_.ok()) return;
-  failure_ = lane_->start({.factor = headers_.factor(), .ready_ns = order_.ready_ns(bucket)});
-} catch (const std::bad_alloc&) {
+Status Reducer::send(size_t bucket) {
+  RONDO_TRY(headers_.wait().status());
+  const double factor = RONDO_TRY(headers_.factor());
+  if (bucket == 0) RONDO_TRY(issue_buffers());
+  return lane_->start({.factor = factor, .ready_ns = order_.ready_ns(bucket)});
+}
+
+void Reducer::issue(size_t bucket) try { failure_ = send(bucket); } catch (const std::bad_alloc&) {
   refuse(fmt::format("has not enough memory to send bucket {}", bucket), Code::kResourceExhausted);
 } catch (const std::exception& error) {
   refuse(fmt::format("cannot send bucket {}: {}", bucket, error.what()));

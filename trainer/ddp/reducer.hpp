@@ -59,6 +59,7 @@ class Reducer {
   void pieces_ready(size_t tensor, size_t count);
   void issue_complete();
   void issue(size_t bucket);
+  Status send(size_t bucket);
   Status issue_buffers();
   void issue_used();
   bool is_captured() const { return routes_.gpu != nullptr && routes_.gpu->is_captured(); }
