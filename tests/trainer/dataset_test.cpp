@@ -180,6 +180,44 @@ TEST_CASE("dataset: the same tokens in other files are other data") {
         open(DataKind::kTokenWindows, two.path(), kTokens)->hash());
 }
 
+// Large files: what differs in the first or last tokens, in length, or in a 255th of a file
+// in one place is other data. Elsewhere the window that reads a wrong token fails.
+TEST_CASE("dataset: of a large token file a sample is read, the rest window by window") {
+  const rondo::testing::TempDirectory folder;
+  const std::string path = folder.path() + "/tokens.bin";
+  constexpr size_t kCount = size_t{1} << 20;
+  constexpr SampleShape kLong{.context = 1024, .classes = 1000};
+  const std::vector<uint16_t> tokens(kCount, 7);
+  const auto hash_of = [&](const std::vector<uint16_t>& content) {
+    write_file(path, token_file(content));
+    return open(DataKind::kTokenWindows, path, kLong)->hash();
+  };
+  const uint64_t hash = hash_of(tokens);
+  CHECK(hash_of(tokens) == hash);
+  CHECK(hash_of(std::vector<uint16_t>(kCount + 1, 7)) != hash);
+  for (const size_t place : {size_t{0}, kCount - 1}) {
+    std::vector<uint16_t> other = tokens;
+    other[place] = 8;
+    CHECK(hash_of(other) != hash);
+  }
+  for (size_t first = 0; first < kCount; first += kCount / 16) {
+    std::vector<uint16_t> other = tokens;
+    std::fill_n(other.begin() + static_cast<ptrdiff_t>(first + 777), kCount / 256, uint16_t{0});
+    CHECK(hash_of(other) != hash);
+  }
+
+  std::vector<uint16_t> spoilt = tokens;
+  constexpr size_t kBetween = 3000;  // the first two pieces begin at 0 and 4,104
+  spoilt[kBetween] = 1000;
+  CHECK(hash_of(spoilt) == hash);
+  const auto data = open(DataKind::kTokenWindows, path, kLong);
+  CHECK(read(*data, 8).tokens.back() == 7);
+  const Status status = data->read(kBetween / 1024, {nullptr, nullptr, nullptr});
+  CHECK(status.code() == Code::kDataError);
+  CHECK(status.message().find("token 3000 is 1000, not below the 1000 classes") !=
+        std::string::npos);
+}
+
 TEST_CASE("dataset: spoilt token files") {
   const rondo::testing::TempDirectory folder;
   const fs::path path = fs::path(folder.path()) / "tokens.bin";
@@ -225,7 +263,8 @@ TEST_CASE("dataset: a token file that changes under the reader is an error, not 
   };
   write_file(path, token_file({1, 2, 3, 4, 5, 6, 7, 60000, 9, 10}));
   CHECK(message(0).empty());
-  CHECK(message(1).find("has changed") != std::string::npos);
+  CHECK(message(1).find(path + "': token 7 is 60000, not below the 1000 classes") !=
+        std::string::npos);
   fs::resize_file(path, 1024 + 10);
   CHECK(message(0).empty());
   CHECK(message(1).find("too early") != std::string::npos);

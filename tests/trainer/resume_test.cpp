@@ -326,6 +326,31 @@ TEST_CASE("resume: a checkpoint that does not say AdamW's betas was made with th
   CHECK(place.train_on(resumes)["summary"]["parameter_hash"] == whole["summary"]["parameter_hash"]);
 }
 
+TEST_CASE("resume: other tokens are refused, unless an older hash cannot be compared") {
+  const Workplace place;
+  write_file(place.file("tokens.bin"), token_file(std::vector<uint16_t>(200, 3)));
+  const std::string folder = place.file("now");
+  const Words common = kNano + Words{"--data", place.file("tokens.bin"), "--data-format",
+                                     "tokens", "--vocabulary",           "64"};
+  (void)place.train_on(common + Words{"--steps", "2", "--checkpoint-dir", folder});
+  auto loaded = rondo::trainer::load_checkpoint(folder).value();
+  const auto resumes = [&](const std::string& name) {
+    REQUIRE(rondo::trainer::save_checkpoint(place.file(name), loaded.state, loaded.model.tensors(),
+                                            loaded.optimizer[0].tensors())
+                .ok());
+    return run(common + Words{"--steps", "4", "--checkpoint-dir", place.file(name), "--resume"});
+  };
+  loaded.state.extra["data_hash"] = 1;
+  const ProgramResult other = resumes("other");
+  INFO(other.err);
+  CHECK(other.exit_code != 0);
+  CHECK(other.err.find("made on other data") != std::string::npos);
+  REQUIRE(loaded.state.extra.erase("data_hash_version") == 1);
+  CHECK(resumes("older").exit_code == 0);
+  loaded.state.extra["samples"] = 99;
+  CHECK(resumes("longer").err.find("99 samples then, 12 now") != std::string::npos);
+}
+
 TEST_CASE("resume: a folder is one run's until that has ended, however it ends") {
   const Workplace place;
   const std::string folder = place.file("ckpt");

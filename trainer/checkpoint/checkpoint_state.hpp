@@ -31,6 +31,9 @@ struct CheckpointBucket {
   bool operator==(const CheckpointBucket&) const = default;
 };
 
+/// Of Dataset::Facts::hash in a checkpoint. Since version 2 that of token files is of a sample.
+inline constexpr uint64_t kDataHashVersion = 2;
+
 struct CheckpointState {
   uint64_t step = 0;             // the last one that was made
   uint64_t epoch = 0;            // the one that the next step's samples are of

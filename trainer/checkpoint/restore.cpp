@@ -47,6 +47,13 @@ std::string algorithms_of(const std::vector<CheckpointBucket>& buckets) {
   return names;
 }
 
+/// False: an older checkpoint, for whose hash every token was read. Then only the number of samples
+/// tells whether the data have changed.
+bool has_comparable_hash(const CheckpointState& state) {
+  return state.options.value("data_format", "") != "tokens" ||
+         state.extra.value("data_hash_version", uint64_t{1}) == kDataHashVersion;
+}
+
 /// kDataError names the options that differ, or the data. Warns of options that may differ and do.
 Status require_same_run(const TrainOptions& options, const Dataset::Facts& data,
                         const LoadedCheckpoint& loaded) {
@@ -72,7 +79,10 @@ Status require_same_run(const TrainOptions& options, const Dataset::Facts& data,
                               "is another kind: its position would mean nothing",
                               loaded.folder, options.data_by_rank() ? "out" : "", options.data));
   }
-  if (hash != data.hash && !options.data_by_rank()) {
+  const bool differs = has_comparable_hash(state)
+                           ? hash != data.hash
+                           : state.extra.value("samples", data.samples) != data.samples;
+  if (differs && !options.data_by_rank()) {
     return Status(Code::kDataError,
                   fmt::format("checkpoint '{}' was made on other data than '{}' ({} samples then, "
                               "{} now): its position would mean nothing",
@@ -261,10 +271,10 @@ Result<TrainingProgress> restore(const TrainOptions& options, Communicator& comm
     RONDO_TRY(communicator.all_gather(&data.hash, now.data(), 1, DataType::kUint64));
     positions.resize(2 * ranks);
     if (source) {
-      const auto then = source->files.state.extra.value("data_hashes", std::vector<uint64_t>());
-      for (size_t i = 0; i < ranks; ++i) {
-        positions[ranks + i] = then.size() == ranks ? then[i] : now[i];
-      }
+      const CheckpointState& state = source->files.state;
+      const auto then = state.extra.value("data_hashes", std::vector<uint64_t>());
+      const bool comparable = then.size() == ranks && has_comparable_hash(state);
+      for (size_t i = 0; i < ranks; ++i) positions[ranks + i] = comparable ? then[i] : now[i];
     }
     RONDO_TRY(communicator.broadcast(positions.data(), positions.data(), positions.size(),
                                      DataType::kUint64, 0));

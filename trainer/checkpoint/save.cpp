@@ -151,6 +151,7 @@ Status checkpoint(const TrainOptions& options, Communicator& communicator,
                         .ranks = static_cast<uint64_t>(communicator.size()),
                         .options = to_json(options),
                         .extra = {{"data_hash", data.hash},
+                                  {"data_hash_version", kDataHashVersion},
                                   {"data_hashes", hashes},
                                   {"samples", data.samples},
                                   {"positions", positions}}};

@@ -38,7 +38,7 @@ class Dataset {
     uint64_t bytes;    // in all files
     size_t files;
     uint64_t samples;  // at least 1
-    uint64_t hash;     // of the whole content: ranks compare it
+    uint64_t hash;     // of the content, of large token files a sample: ranks compare it
     SampleShape shape;
   };
 
@@ -48,7 +48,8 @@ class Dataset {
   uint64_t samples() const { return facts_.samples; }
   uint64_t hash() const { return facts_.hash; }
 
-  /// Fills one sample. kDataError: the file changed since it was opened, or can no longer be read.
+  /// Fills one sample. kDataError: the file changed since it was opened, can no longer be read, or has a
+  /// token that is not below `classes`.
   /// REQUIRES: index < samples().
   virtual Status read(uint64_t index, const Slot& slot) const = 0;
 
@@ -67,7 +68,8 @@ enum class DataKind {
   kImages,        // pictures and labels in IDX files, as MNIST's: see image_data.cpp
 };
 
-/// Opens, reads and checks everything once, for the hash. `shape` says what the model needs:
+/// Opens the data, and reads and checks them for the hash: all of them, but only a sample of a token file
+/// of more than 1 MiB, whose other tokens are checked when they are read. `shape` says what the model needs:
 /// `classes` always, `context` for bytes and tokens (at least 1); of the picture's size what is not
 /// 0. kDataError, naming the path: missing, unreadable, empty, truncated, foreign, not even one
 /// sample, another size than wanted, or a token or label that is not below `classes`.

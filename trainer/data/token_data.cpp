@@ -1,5 +1,6 @@
 // llm.c's token files as samples: windows of tokens side by side, one target per token. The files
-// stay on disk and are read window by window; opening reads them once, to check and to hash them.
+// stay on disk and are read window by window. Opening a large file reads only a sample of it, to check
+// and to hash it; every window is checked when it is read.
 //
 //   bytes        what
 //   0..3         int32 magic, 20240520
@@ -10,6 +11,8 @@
 //
 // All little-endian. A folder is its *.bin files in bytewise order of their names; no window
 // crosses from one into the next.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -29,11 +32,28 @@ static_assert(std::endian::native == std::endian::little, "tokens are copied as 
 
 constexpr int32_t kMagic = 20240520, kTokensVersion = 1;
 constexpr uint64_t kHeaderBytes = 1024;
+// What is read of a file that is opened: pieces at equal distances, from its first token to its last.
+// So opening takes milliseconds, on every rank and for any size.
+constexpr uint64_t kPieces = 256, kPieceTokens = 2048;
 
 struct Shard {
   InputFile file;
   uint64_t windows_end;  // windows in this shard and those before it
 };
+
+/// Fills `tokens` with those from position `first` on, and checks them.
+Status read_tokens(const InputFile& file, uint64_t first, size_t classes,
+                   std::vector<uint16_t>& tokens) {
+  RONDO_TRY(file.read_at(kHeaderBytes + first * sizeof(uint16_t), tokens.data(),
+                         tokens.size() * sizeof(uint16_t)));
+  const auto too_large =
+      std::find_if(tokens.begin(), tokens.end(), [&](uint16_t token) { return token >= classes; });
+  if (too_large == tokens.end()) return {};
+  const uint64_t position = first + static_cast<uint64_t>(too_large - tokens.begin());
+  return data_error(file.path(),
+                    fmt::format("token {} is {}, not below the {} classes of the model", position,
+                                *too_large, classes));
+}
 
 class TokenData : public Dataset {
  public:
@@ -48,11 +68,7 @@ class TokenData : public Dataset {
     const uint64_t position = (index - first) * shape().context;
     thread_local std::vector<uint16_t> window;
     window.resize(shape().context + 1);
-    RONDO_TRY(shard->file.read_at(kHeaderBytes + position * sizeof(uint16_t), window.data(),
-                                  window.size() * sizeof(uint16_t)));
-    if (*std::max_element(window.begin(), window.end()) >= shape().classes) {
-      return data_error(shard->file.path(), "has changed since it was opened");
-    }
+    RONDO_TRY(read_tokens(shard->file, position, shape().classes, window));
     if (slot.tokens != nullptr) std::copy(window.begin(), window.end() - 1, slot.tokens);
     if (slot.targets != nullptr) std::copy(window.begin() + 1, window.end(), slot.targets);
     return {};
@@ -103,24 +119,17 @@ Result<uint64_t> check_header(const InputFile& file) {
   return static_cast<uint64_t>(tokens);
 }
 
-/// Reads every token once. Returns the hash, which goes on from `hash`.
-Result<uint64_t> check_tokens(const InputFile& file, uint64_t tokens, size_t classes,
-                              uint64_t hash) {
-  constexpr uint64_t kPiece = 1 << 19;
-  std::vector<uint16_t> piece(static_cast<size_t>(std::min(tokens, kPiece)));
-  for (uint64_t begin = 0; begin < tokens; begin += piece.size()) {
-    piece.resize(static_cast<size_t>(std::min(tokens - begin, kPiece)));
-    const size_t bytes = piece.size() * sizeof(uint16_t);
-    RONDO_TRY(file.read_at(kHeaderBytes + begin * sizeof(uint16_t), piece.data(), bytes));
-    const auto too_large =
-        std::find_if(piece.begin(), piece.end(), [&](uint16_t token) { return token >= classes; });
-    if (too_large != piece.end()) {
-      const auto offset = static_cast<uint64_t>(too_large - piece.begin());
-      return data_error(file.path(), "token " + std::to_string(begin + offset) + " is " +
-                                         std::to_string(*too_large) + ", not below the " +
-                                         std::to_string(classes) + " classes of the model");
-    }
-    hash = hash_bytes(piece.data(), bytes, hash);
+/// The hash of the file's tokens, or of a sample of them, which goes on from `hash`. Checks what it
+/// reads.
+Result<uint64_t> hash_tokens(const InputFile& file, uint64_t tokens, size_t classes,
+                             uint64_t hash) {
+  const bool whole = tokens <= kPieces * kPieceTokens;
+  const uint64_t pieces = whole ? 1 : kPieces;
+  std::vector<uint16_t> piece(static_cast<size_t>(whole ? tokens : kPieceTokens));
+  for (uint64_t i = 0; i < pieces; ++i) {
+    const uint64_t begin = whole ? 0 : i * (tokens - kPieceTokens) / (kPieces - 1);
+    RONDO_TRY(read_tokens(file, begin, classes, piece));
+    hash = hash_bytes(piece.data(), piece.size() * sizeof(uint16_t), hash);
   }
   return mix(hash ^ tokens);  // where one file ends matters: no window crosses
 }
@@ -141,7 +150,7 @@ Result<std::unique_ptr<Dataset>> open_tokens(const std::string& path, const Samp
   for (const std::string& name : paths) {
     InputFile file = RONDO_TRY(InputFile::open(name));
     const uint64_t tokens = RONDO_TRY(check_header(file));
-    const uint64_t hash = RONDO_TRY(check_tokens(file, tokens, shape.classes, facts.hash));
+    const uint64_t hash = RONDO_TRY(hash_tokens(file, tokens, shape.classes, facts.hash));
     facts.hash = hash;
     facts.bytes += file.size();
     if (tokens > 0) facts.samples += (tokens - 1) / shape.context;
