@@ -123,27 +123,52 @@ TEST_CASE("resume: by epochs the schedule ends where it would have") {
   CHECK(rest["summary"]["parameter_hash"] == whole["summary"]["parameter_hash"]);
 }
 
-TEST_CASE("resume: on another number of ranks the losses go on, and it is said that bits differ") {
+// The global batch is ranks x --batch x --accum: the same one gives the same losses but for their last
+// bits, whatever it is made of.
+TEST_CASE("resume: with the same global batch the losses go on, with another one it is said so") {
   const Workplace place;
   const std::string folder = place.file("checkpoints");
   const Words common = kNano + Words{"--dtype", "fp64", "--data", place.data()};
-  const json whole = place.train_on(common + Words{"--steps", "8", "--ranks", "2"});
-  (void)place.train_on(common + Words{"--steps", "4", "--ranks", "2", "--checkpoint-dir", folder});
-  const ProgramResult rest =
-      run(common + Words{"--steps", "8", "--ranks", "2", "--checkpoint-dir", folder, "--resume",
-                         "--json", place.file("rest.json")});
-  INFO(rest.err);
-  REQUIRE(rest.exit_code == 0);
-  CHECK(rest.err.find("bits will differ") == std::string::npos);
-  std::ofstream(folder + "/latest") << "step-00000004\n";
-  const ProgramResult other =
-      run(kNano + Words{"--dtype", "fp64", "--data", place.data(), "--steps", "6", "--ranks", "1",
-                        "--checkpoint-dir", folder, "--resume"});
-  INFO(other.err);
-  CHECK(other.exit_code == 0);
-  CHECK(other.err.find("made by 2 ranks, now there are 1") != std::string::npos);
-  CHECK(other.err.find("another bucket layout") == std::string::npos);
-  CHECK(other.err.find("bits will differ") != std::string::npos);
+  const json whole = place.train_on(common + Words{"--steps", "6", "--ranks", "2"});
+  const Words saves = common + Words{"--checkpoint-dir", folder};
+  (void)place.train_on(saves + Words{"--steps", "4", "--ranks", "2"});
+  struct Rest {
+    std::string ranks, batch, accum;
+    bool same_losses;
+    std::vector<std::string> said;
+  };
+  const std::string made = "made by 2 ranks with --batch 2";
+  const std::vector<Rest> rests = {
+      {"2", "2", "1", true, {}},
+      {"1", "4", "1", true, {made + ", this run has 1 rank with --batch 4", "bits will differ"}},
+      {"2", "1", "2", true, {made + ", this run has 2 ranks with --batch 1 --accum 2"}},
+      {"1",
+       "2",
+       "1",
+       false,
+       {made + ", a global batch of 4; this run has 1 rank with --batch 2, a global batch of 2"}},
+      {"2",
+       "3",
+       "1",
+       false,
+       {made, "2 ranks with --batch 3, a global batch of 6", "with the number of ranks is 4"}}};
+  for (const Rest& rest : rests) {
+    INFO(rest.ranks << " ranks, batch " << rest.batch << ", accum " << rest.accum);
+    std::ofstream(folder + "/latest") << "step-00000004\n";
+    std::filesystem::remove_all(folder + "/step-00000006");
+    const ProgramResult got = run(with(saves, "--batch", rest.batch) +
+                                  Words{"--ranks", rest.ranks, "--accum", rest.accum, "--steps",
+                                        "6", "--resume", "--json", place.file("rest.json")});
+    INFO(got.err);
+    REQUIRE(got.exit_code == 0);
+    CHECK((got.err.find("the checkpoint was made by") != std::string::npos) == !rest.said.empty());
+    for (const std::string& part : rest.said) CHECK(got.err.find(part) != std::string::npos);
+    CHECK((got.err.find("the losses will differ") != std::string::npos) == !rest.same_losses);
+    CHECK(got.err.find("resuming with other options") == std::string::npos);
+    const auto losses = losses_of(json::parse(read_text(place.file("rest.json"))));
+    REQUIRE(losses.size() == 2);
+    if (rest.same_losses) CHECK(losses[1] == Approx(losses_of(whole)[5]).epsilon(1e-9));
+  }
 }
 
 TEST_CASE("resume: with other buckets it is said that bits differ, unless they are reproducible") {

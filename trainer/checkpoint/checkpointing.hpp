@@ -2,6 +2,11 @@
 // GPT-2's files. The files are checkpoint.hpp's.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "rondo/communicator.hpp"
 #include "trainer/checkpoint/checkpoint_state.hpp"
 #include "trainer/cli/options.hpp"
@@ -13,12 +18,19 @@
 
 namespace rondo::trainer {
 
+/// What a checkpoint tells of the run that made it, and decides whether this one has the same losses.
+struct CheckpointOrigin {
+  uint64_t ranks, batch, accum;
+  std::vector<CheckpointBucket> buckets;
+};
+
 /// How far a run has come.
 struct TrainingProgress {
   bool found = false;  // a checkpoint; else this is the beginning
   uint64_t step = 0;   // the last one that was made
   DataPosition position;
   std::vector<uint64_t> buffers;  // see rank_buffers.hpp: set them after Weights::replicate()
+  std::optional<CheckpointOrigin> origin = std::nullopt;  // on rank 0, of what was found
 };
 
 /// Before the work, on rank 0: an error when what the options want to be written at the end could
@@ -42,12 +54,19 @@ Status checkpoint(const TrainOptions& options, Communicator& communicator,
 
 /// Collective: rank 0 loads the latest of options.checkpoint_dir, of however many ranks, with or
 /// without shards; all get progress, loss scale, and what they own of the optimizer's state, and
-/// rank 0 the parameters, for Weights::replicate(). Where there is none, the beginning. Says when
-/// the bits of what follows will differ from a run without interruption. kDataError for one of
-/// another model, data or batch.
+/// rank 0 the parameters, for Weights::replicate(). Where there is none, the beginning. Rank 0 warns
+/// of options that differ and may. kDataError for a checkpoint of another model or of other data.
 template <class T>
 Result<TrainingProgress> restore(const TrainOptions& options, Communicator& communicator,
                                  const Dataset::Facts& data, Weights<T>& weights);
+
+/// On rank 0, of a run on `ranks` ranks that goes on from a checkpoint, once its buckets are known.
+/// Another global batch (ranks x --batch x --accum) is allowed, because the position in the data is
+/// counted in samples, but training then takes another course: warns of that. With the same global
+/// batch only the last bits of losses can differ: warns if sums over ranks have another order.
+void warn_of_other_losses(const TrainOptions& options, uint64_t ranks,
+                          const std::vector<CheckpointBucket>& buckets,
+                          const CheckpointOrigin& then);
 
 /// Rank 0's parameters from, or to, a file of GPT-2's weights. Nothing on other ranks. Such a file
 /// does not say how many heads its model has: heads of another width than GPT-2's are pointed out.

@@ -15,7 +15,6 @@
 #include "trainer/checkpoint/rank_buffers.hpp"
 #include "trainer/files/tensor_views.hpp"
 #include "trainer/optim/optimizer.hpp"
-#include "trainer/optim/sharding.hpp"
 
 namespace rondo::trainer {
 namespace {
@@ -25,7 +24,7 @@ constexpr const char* kMustBeEqual[] = {
     "model", "layers",    "width", "heads", "context",   "vocabulary",   "seed",
     "dtype", "optimizer", "beta1", "beta2", "drop_last", "sampler_tail", "data_format"};
 
-/// "batch: 4, now 8" for each that differs.
+/// "width: 32, now 64" for each that differs.
 std::string differences(const nlohmann::json& then, const nlohmann::json& now, bool must_be_equal) {
   std::string text;
   for (const auto& [key, value] : now.items()) {
@@ -33,7 +32,9 @@ std::string differences(const nlohmann::json& then, const nlohmann::json& now, b
         std::find(std::begin(kMustBeEqual), std::end(kMustBeEqual), key) != std::end(kMustBeEqual);
     const bool ends = key == "steps" || key == "epochs" || key == "data" || key == "validation" ||
                       key == "workers" || key == "weights";
-    if (fixed != must_be_equal || ends || !then.contains(key) || then[key] == value) continue;
+    const bool of_the_batch = key == "batch" || key == "accum";  // see warn_of_other_losses()
+    if (fixed != must_be_equal || ends || of_the_batch) continue;
+    if (!then.contains(key) || then[key] == value) continue;
     text += fmt::format("{}{}: {}, now {}", text.empty() ? "" : "; ", key, then[key].dump(),
                         value.dump());
   }
@@ -94,25 +95,10 @@ Status require_same_run(const TrainOptions& options, const Dataset::Facts& data,
   return {};
 }
 
-/// Warns if what follows will differ in its last bits from a run without interruption.
-void warn_of_other_bits(const TrainOptions& options, uint64_t ranks,
-                        const std::vector<CheckpointBucket>& buckets,
-                        const CheckpointState& checkpoint) {
-  if (options.reproducible && checkpoint.ranks == ranks) return;
-  const bool same_layout = layout_hash(checkpoint.buckets) == layout_hash(buckets);
-  const std::string then = algorithms_of(checkpoint.buckets), now = algorithms_of(buckets);
-  if (checkpoint.ranks != ranks || !same_layout) {
-    spdlog::warn(
-        "it was made by {} rank{}{}, now there are {}: the losses go on, but their last "
-        "bits will differ from a run without interruption",
-        checkpoint.ranks, checkpoint.ranks == 1 ? "" : "s",
-        same_layout ? "" : " with another bucket layout", ranks);
-  } else if (then != now) {
-    spdlog::warn(
-        "its buckets travelled by {}, now by {}: another link profile (RONDO_LINKS) or machine; "
-        "the losses go on, but their last bits will differ from a run without interruption",
-        then, now);
-  }
+/// "2 ranks with --batch 8", "1 rank with --batch 8 --accum 2".
+std::string ranks_and_batch(uint64_t ranks, uint64_t batch, uint64_t accum) {
+  return fmt::format("{} rank{} with --batch {}{}", ranks, ranks == 1 ? "" : "s", batch,
+                     accum == 1 ? "" : fmt::format(" --accum {}", accum));
 }
 
 /// What rank 0 reads, as words for all.
@@ -167,12 +153,6 @@ Status read_state(const TrainOptions& options, const Communicator& communicator,
   if (same_buckets) {
     RONDO_TRY(weights.ddp().set_bucket_ends(ends));
     spdlog::info("{} buckets, as measured then", ends.size());
-  }
-  if (!options.on_gpu()) {  // where weights are a mirror, whose buckets do not travel
-    warn_of_other_bits(
-        options, ranks,
-        buckets_of(weights.ddp(), plan_buckets(communicator, weights.ddp(), options.wire_type())),
-        state);
   }
   positions = state.extra.value("positions", std::vector<uint64_t>());
   if (options.data_by_rank() && positions.size() != ranks) {
@@ -235,19 +215,58 @@ Status hand_out(Communicator& communicator, const StateReader* source, Weights<T
 
 }  // namespace
 
+void warn_of_other_losses(const TrainOptions& options, uint64_t ranks,
+                          const std::vector<CheckpointBucket>& buckets,
+                          const CheckpointOrigin& then) {
+  const std::string made_by = ranks_and_batch(then.ranks, then.batch, then.accum);
+  const std::string now = ranks_and_batch(ranks, options.batch, options.accum);
+  const uint64_t batch_then = then.ranks * then.batch * then.accum;
+  const uint64_t batch_now = ranks * options.batch * options.accum;
+  if (batch_now != batch_then) {
+    spdlog::warn(
+        "the checkpoint was made by {}, a global batch of {}; this run has {}, a global batch of "
+        "{}: the losses will differ from a run without interruption. Choose --batch and --accum "
+        "whose product with the number of ranks is {}, or adapt the learning rate",
+        made_by, batch_then, now, batch_now, batch_then);
+    return;
+  }
+  if (options.reproducible && made_by == now) return;
+  const std::string by = algorithms_of(then.buckets), by_now = algorithms_of(buckets);
+  std::string why;
+  if (made_by != now) {
+    why = fmt::format("the checkpoint was made by {}, this run has {}", made_by, now);
+  } else if (layout_hash(then.buckets) != layout_hash(buckets)) {
+    why = "the checkpoint was made with another bucket layout";
+  } else if (by != by_now) {
+    why = fmt::format(
+        "the checkpoint's buckets travelled by {}, now by {}: another link profile (RONDO_LINKS) "
+        "or machine",
+        by, by_now);
+  }
+  if (why.empty()) return;
+  spdlog::warn(
+      "{}; the losses go on, but their last bits will differ from a run without interruption", why);
+}
+
 template <class T>
 Result<TrainingProgress> restore(const TrainOptions& options, Communicator& communicator,
                                  const Dataset::Facts& data, Weights<T>& weights) {
   Restored r{};
   std::vector<uint64_t> positions, buffers;
-  std::optional<Source> source;  // rank 0's
+  std::optional<Source> source;            // rank 0's
+  std::optional<CheckpointOrigin> origin;  // rank 0's
   if (communicator.rank() == 0) {
     // Already here: what a run under way saves after this would be lost. See try_outputs() for others.
     if (!options.elastic) RONDO_TRY(lock_folder(options.checkpoint_dir, kLockPatience));
     if (has_checkpoint(options.checkpoint_dir)) {
       source = RONDO_TRY(open_source(options, data, weights));
       RONDO_TRY(read_state(options, communicator, source->files, weights, r, positions));
-      buffers = source->files.state.extra.value("buffers", std::vector<uint64_t>());
+      const CheckpointState& state = source->files.state;
+      buffers = state.extra.value("buffers", std::vector<uint64_t>());
+      origin = {.ranks = state.ranks,
+                .batch = state.options.value("batch", options.batch),
+                .accum = state.options.value("accum", options.accum),
+                .buckets = state.buckets};
     } else {
       spdlog::info("no checkpoint in '{}' yet: starting from the beginning",
                    options.checkpoint_dir);
@@ -290,7 +309,8 @@ Result<TrainingProgress> restore(const TrainOptions& options, Communicator& comm
   TrainingProgress progress{.found = r.found != 0,
                             .step = r.step,
                             .position = {.epoch = r.epoch, .consumed = r.consumed},
-                            .buffers = {}};
+                            .buffers = {},
+                            .origin = std::move(origin)};
   if (!progress.found || !options.no_broadcast_buffers) return progress;
   progress.buffers = RONDO_TRY(own_buffers<T>(weights.ddp(), std::move(buffers)));
   return progress;

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "trainer/checkpoint/checkpointing.hpp"
 #include "trainer/optim/sharding.hpp"
 
 namespace rondo::trainer {
@@ -77,6 +78,10 @@ Status begin_buckets(Run<T>& run) {
     RONDO_TRY(ddp.set_bucket_ends(ends_in(ddp, run.weights.ddp().layout())));
   }
   plan(run);
+  if (run.origin) {
+    warn_of_other_losses(run.options, run.ranks(), buckets_of(ddp, run.plans), *run.origin);
+    run.origin.reset();
+  }
   return {};
 }
 

@@ -15,7 +15,8 @@ std::vector<size_t> ends_in(const DistributedDataParallel& ddp,
                             const std::vector<DdpBucket>& buckets);
 
 /// Before the first step: what is planned for each bucket. Where gradients travel on a device, their
-/// buckets become those that a checkpoint has given to Run::weights.
+/// buckets become those that a checkpoint has given to Run::weights. Rank 0 warns if the losses will not
+/// be those of the run that made the checkpoint.
 template <class T>
 Status begin_buckets(Run<T>& run);
 

@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "trainer/checkpoint/checkpointing.hpp"
 #include "trainer/cli/options.hpp"
 #include "trainer/data/dataset.hpp"
 #include "trainer/optim/schedule.hpp"
@@ -48,9 +49,11 @@ struct Run {
   uint64_t cores = 0;      // that the ranks together may run on
   uint64_t step = 0;       // made so far
   uint64_t loaded = 0;     // the step of the checkpoint that it began with: not to be saved again
-  bool begun = false;      // before ranks died it had made a step
-  bool stopped = false;    // the ranks have agreed to end it
-  struct Made {            // a step that has not been reported
+  // On rank 0, of that checkpoint, until begin_buckets() has compared this run with it.
+  std::optional<CheckpointOrigin> origin = std::nullopt;
+  bool begun = false;    // before ranks died it had made a step
+  bool stopped = false;  // the ranks have agreed to end it
+  struct Made {          // a step that has not been reported
     uint64_t number, epoch;
     double rate;
   };

@@ -51,6 +51,20 @@ class WalkedTrainTest(unittest.TestCase):
         self.assertEqual(made.stderr.count("the loss became"), 1, made.stderr)
         self.assertIn("the loss became", json.dumps(self.document()))
 
+    def test_a_run_that_is_resumed_says_so_where_the_losses_will_differ(self):
+        saves = ["--device", "cuda", "--ranks", "2", "--width", "64", "--checkpoint-dir", str(self.folder / "checkpoints")]
+        self.assertEqual(run(*saves, "--batch", "4", "--steps", "1").returncode, 0)
+        latest = self.folder / "checkpoints/latest"
+        first = latest.read_text(encoding="utf-8")
+        for words, said in [(["--batch", "4"], ""), (["--batch", "2"], ": the losses will differ"),
+                            (["--batch", "4", "--bucket-cap-mb", "0.01"], "with another bucket layout; the losses go on")]:
+            with self.subTest(words):
+                latest.write_text(first, encoding="utf-8")
+                made = run(*saves, *words, "--steps", "2", "--resume")
+                self.assertEqual(made.returncode, 0, made.stderr)
+                self.assertIn(said, made.stderr)
+                self.assertEqual("will differ" in made.stderr, said != "", made.stderr)
+
     def test_flags_that_it_cannot_follow_are_refused(self):
         for words, named, code in [((*SMALL, "--steps", "1"), "--device cuda", 1),
                                    (("--device", "cuda", "--pace", "1GB/s,20us"), "--pace", 2)]:
