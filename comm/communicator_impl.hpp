@@ -19,6 +19,7 @@
 #include "comm/bootstrap/bootstrap.hpp"
 #include "comm/bootstrap/roll_call.hpp"
 #include "comm/control/agent.hpp"
+#include "comm/control/closed_in_children.hpp"
 #include "comm/control/endings.hpp"
 #include "comm/device/device_runner.hpp"
 #include "comm/health/watch.hpp"
@@ -52,6 +53,14 @@ struct Group {
   }
   /// Ends every Work of it; nothing has begun.
   void end(const Status& status) const;
+};
+
+/// The port by which other hosts see that this process lives.
+struct LifePort {
+  explicit LifePort(std::shared_ptr<const transport::UniqueFd> listening)
+      : socket(std::move(listening)), in_children(socket->get()) {}
+  std::shared_ptr<const transport::UniqueFd> socket;
+  ClosedInChildren in_children;
 };
 
 /// What a communicator takes over from the one that it is made from.
@@ -151,6 +160,8 @@ class Communicator::Impl {
                                             const Status& failed);
   Status set_up(const comm::Parent& parent);
   Status set_up_device();
+  /// On the first rank of each of several hosts. REQUIRES: the bootstrap's sockets are open.
+  Status start_agent();
   /// Whether buffers are in device memory.
   bool is_on_device() const { return device_ != nullptr; }
   /// Whether this is a forked child's copy: the threads and the place on the board are the parent's.
@@ -244,8 +255,12 @@ class Communicator::Impl {
   uint64_t splits_ = 0;                     // so far
   uint64_t token_ = 0;                      // no other communicator's
   std::vector<int> former_ranks_;           // of one that shrink() has made
-  bool is_at_last_exchange_ = false;        // of setting it up
-  std::unique_ptr<Impl> undecided_;         // by shrink(): other ranks may have got it
+  // Where this rank listens, here and in the communicators from which shrink() has made this one: a
+  // rank that was left out there must not take this one for ended.
+  std::vector<std::shared_ptr<comm::LifePort>> life_ports_;
+  comm::Identity identity_;           // with which it has met
+  bool is_at_last_exchange_ = false;  // of setting it up
+  std::unique_ptr<Impl> undecided_;   // by shrink(): other ranks may have got it
   int64_t senders_checked_ns_ = 0;
   std::unique_ptr<device::DeviceRunner> device_;  // without it operations are the host's
 };

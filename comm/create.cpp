@@ -160,6 +160,7 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::come(const Confi
       if (settled.unique_id.empty()) settled.rendezvous = identity->rendezvous;
       settled.all_gather = nullptr;
       impl->config_ = std::move(settled);
+      impl->identity_ = std::move(*identity);
       return impl->set_up(parent);
     });
   }
@@ -168,8 +169,10 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::come(const Confi
     (impl ? impl->bootstrap_ : *bootstrap).fail(status);
     const bool has_died = status.code() == Code::kPeerDied;
     if (has_died && parent.undecided != nullptr && impl && impl->is_at_last_exchange_) {
-      impl->bootstrap_.close_sockets();
       (void)impl->board_->propose(status);
+      // Ranks that have passed this exchange learn of the error, and that this rank lives.
+      (void)base::guarded([&] { return impl->start_agent(); });
+      impl->bootstrap_.close_sockets();
       *parent.undecided = std::move(impl);
     }
     return status;
@@ -180,6 +183,9 @@ Status Communicator::Impl::set_up(const comm::Parent& parent) {
   auto introduced = RONDO_TRY(comm::introduce(bootstrap_, config_, parent.links));
   links_ = introduced.links;
   token_ = introduced.token;
+  if (bootstrap_.hosts().hosts() > 1) {
+    life_ports_.push_back(std::make_shared<comm::LifePort>(bootstrap_.listening()));
+  }
   auto memory = RONDO_TRY(comm::reach_peers(bootstrap_, introduced));
   warn_of_rejected_instruction_set();
   const comm::HostSizes sizes =
@@ -206,18 +212,21 @@ Status Communicator::Impl::set_up(const comm::Parent& parent) {
   is_at_last_exchange_ = true;
   // No rank begins an operation before every rank is on the board.
   RONDO_TRY(bootstrap_.barrier());
-  if (board_->places().several() && bootstrap_.is_first_on_host()) {
-    agent_ = std::make_unique<comm::Agent>(
-        *board_, bootstrap_.take_control(),
-        [this](int first) { return bootstrap_.find_dead(first); },
-        RONDO_TRY(comm::longest_silence()));
-  }
+  RONDO_TRY(start_agent());
   bootstrap_.close_sockets();
   // The others are through: no reason to fail.
   (void)base::guarded([&] {
     if (bootstrap_.is_first_on_host()) status::announce_board(board_segment_.fd());
     return Status();
   });
+  return {};
+}
+
+Status Communicator::Impl::start_agent() {
+  if (!board_->places().several() || !bootstrap_.is_first_on_host()) return {};
+  agent_ = std::make_unique<comm::Agent>(
+      *board_, bootstrap_.take_control(), [this](int first) { return bootstrap_.find_dead(first); },
+      comm::reconnect_over_tcp(bootstrap_, identity_, token_), RONDO_TRY(comm::longest_silence()));
   return {};
 }
 

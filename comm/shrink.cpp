@@ -70,8 +70,13 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::make_remainder(
                       .place = bootstrap_.meeting_place(members.front()),
                       .listening = config.rank == 0 ? bootstrap_.listening() : nullptr,
                       .undecided = &undecided_});
-  if (made.ok()) (*made)->former_ranks_ = members;
-  if (undecided_) undecided_->former_ranks_ = members;
+  const auto hand_on = [&](Impl& remainder) {
+    remainder.former_ranks_ = members;
+    remainder.life_ports_.insert(remainder.life_ports_.end(), life_ports_.begin(),
+                                 life_ports_.end());
+  };
+  if (made.ok()) hand_on(**made);
+  if (undecided_) hand_on(*undecided_);
   return made;
 }
 
@@ -111,7 +116,7 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::shrink(milliseco
       .has_ended = [&endings](int r) { return endings.has_ended(r); },
       .is_lost = [&endings](int r) { return endings.is_lost(r); },
       .interrupt = [&] { return check_left_out(number, began); }};
-  // Every further turn follows a death.
+  // Every further turn follows a death or a lost connection.
   Status failed;
   for (int turn = 0; turn <= size(); ++turn) {
     auto muster = call_roll(call);
@@ -128,7 +133,10 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::shrink(milliseco
       return made;
     }
     failed = made.status();
-    if (failed.code() != Code::kPeerDied) break;
+    // A member whose connection was reset before it learnt of the decision is in the roll call still.
+    const bool has_missed =
+        failed.code() == Code::kBootstrap && std::chrono::steady_clock::now() - began < patience;
+    if (failed.code() != Code::kPeerDied && !has_missed) break;
   }
   return failed;
 }

@@ -373,7 +373,7 @@ void Mirror::mark_dead(int rank) const { mark(rank, Life::kDead); }
 void Mirror::mark_lost(int rank) const { mark(rank, Life::kLost); }
 
 void Mirror::mark(int rank, Life life) const {
-  for (const Life before : {Life::kAlive, Life::kLost}) {
+  for (const Life before : {Life::kAbsent, Life::kAlive, Life::kLost}) {
     uint32_t expected = static_cast<uint32_t>(before);
     if (before >= life) return;
     board_.state(rank).life.compare_exchange_strong(expected, static_cast<uint32_t>(life),

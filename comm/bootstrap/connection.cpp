@@ -19,8 +19,10 @@ namespace {
 std::string loss(int error) {
   switch (error) {
     case EPIPE:
-    case ECONNRESET:
       return "it has closed";
+    case ECONNRESET:
+    case ECONNABORTED:
+      return "the connection was reset";
     case ETIMEDOUT:
     case EHOSTUNREACH:
     case EHOSTDOWN:

@@ -45,6 +45,8 @@ constexpr int64_t kAnswersNs = 1500 * kMs;
 // How long the agent sleeps at most: what this host's ranks do wakes nobody, so it has to look. While
 // some rank waits for long, or an error has been found, that is often.
 constexpr int64_t kAlertTurnNs = 20 * kMs, kQuietTurnNs = 100 * kMs;
+// While a connection is missing.
+constexpr int64_t kCutTurnNs = 5 * kMs;
 constexpr int64_t kLeaveNs = 1000 * kMs;
 // Of each rank, along with its row, while nobody waits.
 constexpr uint64_t kFewOperations = 4;
@@ -58,10 +60,12 @@ std::string words_of_ranks(std::span<const int> ranks) {
 }  // namespace
 
 Agent::Agent(const board::Board& board, std::vector<PeerConnection> lines,
-             std::function<int(int)> find_dead, milliseconds silence)
+             std::function<int(int)> find_dead, std::unique_ptr<Reconnector> reconnector,
+             milliseconds silence)
     : board_(board),
       mirror_(board),
       find_dead_(std::move(find_dead)),
+      reconnector_(std::move(reconnector)),
       silence_ns_(std::chrono::nanoseconds(silence).count()),
       host_(board.places().hosts.host_of(board.rank())),
       is_hub_(host_ == 0),
@@ -126,12 +130,15 @@ milliseconds Agent::until_next_turn(int64_t now) const {
   const bool often = alert_until_ns_ > now || settles || leaving_.load(std::memory_order_acquire);
   const int64_t rows_ns = std::max<int64_t>(next_rows_ns_ - now, kMs);
   const int64_t turn_ns = std::min(often ? kAlertTurnNs : kQuietTurnNs, rows_ns);
+  if (std::ranges::any_of(lines_, &HostLine::is_cut)) return milliseconds(kCutTurnNs / kMs);
   return std::chrono::ceil<milliseconds>(std::chrono::nanoseconds(turn_ns));
 }
 
 // A death ends the wait for who said no goodbye: there is no other news to hand on.
 bool Agent::may_leave() const {
   if (is_hub_ && !lines_.empty()) return false;
+  // The goodbye needs a connection.
+  if (std::ranges::any_of(lines_, &HostLine::is_cut)) return false;
   const std::span<const int> own = board_.places().hosts.ranks_on(host_);
   return std::ranges::none_of(own, [this](int rank) {
     return board_.state(rank).life.load(std::memory_order_acquire) ==
@@ -158,10 +165,13 @@ void Agent::listen(int64_t now) {
     while (line.connection.is_open()) {
       auto received = line.connection.try_receive();
       if (!received.ok()) {
-        lose(line, received.status(), now);
+        lose(line, received.status());
         break;
       }
-      if (!*received) break;
+      if (!*received) {
+        if (!line.failed.ok()) lose(line, Status(line.failed));
+        break;
+      }
       line.heard_ns = now;
       const Frame& frame = (*received)->frame;
       if (frame.kind == FrameKind::kControl && !frame.payload.empty()) {
@@ -170,13 +180,17 @@ void Agent::listen(int64_t now) {
     }
   }
   for (HostLine& line : lines_) {
-    if (line.connection.is_open() && now - line.heard_ns > silence_ns_) {
-      give_up(line, fmt::format("has not answered host {} for {:.3g} s",
-                                board_.places().names[static_cast<size_t>(host_)],
-                                static_cast<double>(now - line.heard_ns) * 1e-9));
+    if (line.is_cut()) restore(line, now);
+    if (!line.over && now - line.heard_ns > silence_ns_) {
+      const bool cut = line.is_cut();
+      give_up(line,
+              fmt::format("has not answered host {} for {:.3g} s{}",
+                          board_.places().names[static_cast<size_t>(host_)],
+                          static_cast<double>(now - line.heard_ns) * 1e-9,
+                          cut ? " (the connection was lost: " + line.failed.message() + ")" : ""));
     }
   }
-  std::erase_if(lines_, [](const HostLine& line) { return !line.connection.is_open(); });
+  std::erase_if(lines_, [](const HostLine& line) { return line.over; });
 }
 
 void Agent::handle(HostLine& line, std::string_view message) {
@@ -207,7 +221,7 @@ void Agent::handle(HostLine& line, std::string_view message) {
                                 board_.places().names[static_cast<size_t>(host_)]));
       break;
     case 'G':
-      line.close();
+      end(line);
       break;
     default:
       understood = Status(Code::kBootstrap, "an unknown message");
@@ -358,9 +372,12 @@ void Agent::send(HostLine& line, char kind, std::string_view payload) {
   if (!line.connection.is_open()) return;
   std::string message(1, kind);
   message += payload;
-  // A connection that fails is found by listen().
   const Status sent = line.connection.try_send(FrameKind::kControl, 0, message);
-  if (sent.code() != Code::kTimeout) return;
+  if (sent.ok()) return;
+  if (sent.code() != Code::kTimeout) {
+    line.failed = sent;  // listen() first reads what has come, and then takes it for lost
+    return;
+  }
   // Rows are sent again, whole. An error is not: without it the ranks there would report another one.
   if (kind == 'R') {
     std::ranges::fill(known_, 0);
@@ -373,18 +390,48 @@ void Agent::send_all(char kind, std::string_view payload) {
   for (HostLine& line : lines_) send(line, kind, payload);
 }
 
-// The process at the other end has ended, or its host does not answer. Who waits for its ranks finds
-// them dead, and says in which operation; a host that is silent is an error by itself, because it may
-// be there.
-void Agent::lose(HostLine& line, const Status& why, int64_t now) {
-  if (now - line.heard_ns > silence_ns_ / 2) {
-    return give_up(line, "does not answer: " + why.message());
-  }
+int Agent::first_of(const HostLine& line) const {
+  return board_.places().hosts.ranks_on(line.host).front();
+}
+
+void Agent::end(HostLine& line) {
+  line.over = true;
   line.close();
-  const int first = board_.places().hosts.ranks_on(line.host).front();
-  if (board_.has_left(first)) return;
-  mirror_.mark_dead(first);
+  reconnector_->give_up(first_of(line));
+}
+
+// Whatever the reason is, the process at the other end may live: the kernel, a firewall or a faulty
+// device may have ended the connection, or this process ran out of memory.
+void Agent::lose(HostLine& line, const Status& why) {
+  line.failed = why;
+  line.close();
+  if (board_.has_left(first_of(line))) return end(line);
   if (why.code() != Code::kPeerDied) log(LogLevel::kWarn, why.message());
+}
+
+// A death is marked for who waits for the rank: it says in which operation.
+void Agent::restore(HostLine& line, int64_t now) {
+  const int first = first_of(line);
+  if (auto made = reconnector_->reconnect(first)) {
+    line.connection = std::move(*made);
+    line.in_children = ClosedInChildren(line.connection.fd());
+    (void)set_liveness(line.connection.fd(), std::chrono::duration_cast<milliseconds>(
+                                                 std::chrono::nanoseconds(silence_ns_)));
+    line.heard_ns = now;
+    line.failed = {};
+    log(LogLevel::kInfo,
+        fmt::format("rank {} has a new connection to {}", board_.rank(), board_.name_of(first)));
+    // What was under way is lost: rows are sent again, whole, and so is an error.
+    std::ranges::fill(known_, 0);
+    has_news_.assign(has_news_.size(), true);
+    next_rows_ns_ = 0;
+    has_proposed_ = false;
+    const auto error = mirror_.error();
+    if (has_settled_ && error) send(line, is_hub_ ? 'V' : 'E', board::Mirror::pack_error(*error));
+  } else if (reconnector_->has_ended(first)) {
+    end(line);
+    mirror_.mark_dead(first);
+  }
 }
 
 void Agent::give_up(HostLine& line, const std::string& why) {
@@ -403,10 +450,10 @@ void Agent::give_up(HostLine& line, const std::string& why) {
     if (is_hub_ && error) settle(*error);
     // After the error: a rank that waits for one of them would report that it ended.
     for (const int rank : ranks) mirror_.mark_lost(rank);
-    // If that host hears this one, it would take the closed connection for the end of a process.
+    // If that host hears this one, it would connect again.
     send(line, 'L', {});
   }
-  line.close();
+  end(line);
 }
 
 }  // namespace rondo::comm

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -17,6 +18,7 @@
 #include "comm/board/mirror.hpp"
 #include "comm/bootstrap/meeting.hpp"
 #include "comm/control/closed_in_children.hpp"
+#include "comm/control/reconnector.hpp"
 #include "transport/memory/unique_fd.hpp"
 
 namespace rondo::comm {
@@ -24,13 +26,18 @@ namespace rondo::comm {
 /// Runs from its construction on. Rows travel once a second, and every 50 ms while some rank waits
 /// for long; deaths, goodbyes and errors at once. The agent of rank 0's host decides which error came
 /// first. Where its connection is lost, or nothing comes from it, a host decides for itself.
+///
+/// A connection that is closed, reset or tampered with says nothing about the process at its other end.
+/// The agent connects again, and sends again what may have been lost. It marks a rank dead only on
+/// proof (Reconnector::has_ended), and a host lost when nothing has come from it for `silence`.
 class Agent {
  public:
   /// `lines`: Bootstrap::take_control(). `find_dead`: of this host, as Bootstrap's; any thread.
-  /// `silence`: after so long without a word from a host its ranks count as dead. Both outlive the
+  /// `silence`: after so long without a word from a host its ranks count as lost. Both outlive the
   /// agent, as does the board. Throws std::system_error where there is no thread.
   Agent(const board::Board& board, std::vector<PeerConnection> lines,
-        std::function<int(int)> find_dead, std::chrono::milliseconds silence);
+        std::function<int(int)> find_dead, std::unique_ptr<Reconnector> reconnector,
+        std::chrono::milliseconds silence);
   /// Says goodbye, once the host's other ranks have, and on rank 0's host the other hosts; waits for
   /// them a second at most.
   ~Agent();
@@ -40,12 +47,15 @@ class Agent {
  private:
   struct HostLine {
     int host;
-    Connection connection;
-    int64_t heard_ns;              // CLOCK_MONOTONIC, when anything came last
-    bool lost = false;             // and its ranks with it
-    bool complained = false;       // in the log, of what it sent
+    Connection connection;    // closed: it was lost, and another one is tried
+    int64_t heard_ns;         // CLOCK_MONOTONIC, when anything came last
+    bool lost = false;        // and its ranks with it
+    bool over = false;        // no other connection is tried
+    bool complained = false;  // in the log, of what it sent
+    Status failed{};          // of a message that could not be sent, or of the connection's loss
     ClosedInChildren in_children;  // of the connection
     void close();
+    bool is_cut() const { return !over && !connection.is_open(); }
   };
 
   void run();
@@ -61,7 +71,10 @@ class Agent {
   void send(HostLine& line, char kind, std::string_view payload);
   void send_all(char kind, std::string_view payload);
   void settle(const board::FoundError& error);
-  void lose(HostLine& line, const Status& why, int64_t now);
+  void lose(HostLine& line, const Status& why);
+  void restore(HostLine& line, int64_t now);
+  void end(HostLine& line);
+  int first_of(const HostLine& line) const;
   void give_up(HostLine& line, const std::string& why);
   bool decides(int64_t now) const;
   bool someone_waits(int64_t now) const;
@@ -71,6 +84,7 @@ class Agent {
   const board::Board& board_;
   const board::Mirror mirror_;
   const std::function<int(int)> find_dead_;
+  const std::unique_ptr<Reconnector> reconnector_;
   const int64_t silence_ns_;
   const int host_;
   const bool is_hub_;

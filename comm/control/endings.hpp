@@ -1,7 +1,6 @@
-// Which ranks of a communicator have ended or left, as far as this process can know it without their
-// help: by the pidfds of this host's, by the board, and where a rank of another host listens for the
-// parts of this communicator, by whether its host refuses a connection there. The agents are no help:
-// they end with the first process of their host.
+// Which ranks of a communicator have ended or left. Three things prove it: the pidfd of a rank of this
+// host, what the agents have proved (the board says kDead or kGone), and a refused connection to the
+// port at which a rank of another host listens. A lost connection proves nothing.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +8,7 @@
 
 #include "comm/board/board.hpp"
 #include "comm/bootstrap/bootstrap.hpp"
-#include "transport/memory/unique_fd.hpp"
+#include "comm/control/port_probe.hpp"
 
 namespace rondo::comm {
 
@@ -28,21 +27,14 @@ class Endings {
   bool is_lost(int rank) const;
 
  private:
-  struct Attempt {
-    transport::UniqueFd socket;
-    int64_t began_ns = 0;
-    int64_t pause_ns = 0;  // from its beginning until the next one's; longer each time
-  };
   bool is_marked(int rank, board::Life life) const;
   void look();
-  void ask(int rank);
-  void conclude(int rank, int error);
 
   const Bootstrap& bootstrap_;
   const board::Board& board_;
   int64_t looked_ns_ = 0;
   std::vector<bool> ended_;
-  std::vector<Attempt> attempts_;
+  std::vector<PortProbe> probes_;  // by rank; empty: one host
 };
 
 }  // namespace rondo::comm

@@ -168,8 +168,12 @@ Status Watch::raise_death(int rank, std::string_view what) {
   if (places.several() && rank == places.hosts.ranks_on(places.hosts.host_of(board_.rank()))[0]) {
     board_.agent_has_ended();  // nobody waits for a verdict from it
   }
-  return board_.raise({Code::kPeerDied, fmt::format("{} ended during {}; found by rank {}",
-                                                    board_.name_of(rank), what, board_.rank())});
+  const bool is_lost =
+      board_.state(rank).life.load(std::memory_order_acquire) == static_cast<uint32_t>(Life::kLost);
+  return board_.raise(
+      {Code::kPeerDied,
+       fmt::format("{} {} during {}; found by rank {}", board_.name_of(rank),
+                   is_lost ? "did not answer, and may live," : "ended", what, board_.rank())});
 }
 
 Status Watch::find_mismatch(const Wait& wait) {

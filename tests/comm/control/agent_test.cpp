@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "comm/base/clock.hpp"
@@ -36,6 +37,13 @@ struct Free {
   void operator()(std::byte* base) const { std::free(base); }
 };
 
+/// Knows nothing of hosts whose connection is lost.
+struct NoReconnector : comm::Reconnector {
+  std::optional<Connection> reconnect(int /*rank*/) override { return {}; }
+  bool has_ended(int /*rank*/) override { return false; }
+  void give_up(int /*rank*/) override {}
+};
+
 /// The hub's board and agent, and the other ends of its lines.
 struct Star {
   static std::byte* zeroed() {
@@ -58,7 +66,8 @@ struct Star {
       others.back().trust(comm::kMaxBlobBytes);
     }
     agent = std::make_unique<comm::Agent>(
-        board, std::move(lines), [](int) { return -1; }, milliseconds(10'000));
+        board, std::move(lines), [](int) { return -1; }, std::make_unique<NoReconnector>(),
+        milliseconds(10'000));
   }
 
   Connection& host(int number) { return others[static_cast<size_t>(number - 1)]; }

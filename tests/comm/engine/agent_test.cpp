@@ -12,7 +12,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -37,6 +40,62 @@ PeerConnection line_to(int rank, int fd) {
   line.connection.trust(kMaxBlobBytes);
   return line;
 }
+
+/// Between the agents of several hosts: makes new socket pairs, and knows whose process has ended.
+class Exchange {
+ public:
+  std::atomic<bool> connects{true};
+  std::atomic<int> made{0};
+
+  void end(int rank) {
+    const std::lock_guard lock(mutex_);
+    ended_[rank] = true;
+  }
+  bool has_ended(int rank) {
+    const std::lock_guard lock(mutex_);
+    return ended_[rank];
+  }
+  /// One end of the pair between rank 0's host and `host`, once both have asked for it.
+  std::optional<Connection> ask(int host, bool is_hub) {
+    const std::lock_guard lock(mutex_);
+    Pair& pair = pairs_[host];
+    pair.wanted[is_hub] = true;
+    if (!connects || ended_[0] || ended_[host] || !pair.wanted[0] || !pair.wanted[1]) return {};
+    if (!pair.ends[is_hub].valid()) {
+      int ends[2];
+      if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) return {};
+      for (const int side : {0, 1}) pair.ends[side] = transport::UniqueFd(ends[side]);
+      ++made;
+    }
+    Connection connection(std::move(pair.ends[is_hub]));
+    connection.trust(kMaxBlobBytes);
+    if (!pair.ends[!is_hub].valid()) pair.wanted[0] = pair.wanted[1] = false;
+    return connection;
+  }
+
+ private:
+  struct Pair {
+    bool wanted[2] = {};
+    transport::UniqueFd ends[2];
+  };
+  std::mutex mutex_;
+  std::map<int, Pair> pairs_;
+  std::map<int, bool> ended_;
+};
+
+class FromExchange final : public Reconnector {
+ public:
+  FromExchange(Exchange& exchange, int own) : exchange_(exchange), own_(own) {}
+  std::optional<Connection> reconnect(int rank) override {
+    return exchange_.ask(own_ == 0 ? rank : own_, own_ == 0);
+  }
+  bool has_ended(int rank) override { return exchange_.has_ended(rank); }
+  void give_up(int /*rank*/) override {}
+
+ private:
+  Exchange& exchange_;
+  const int own_;
+};
 
 /// One rank on each of `hosts` hosts, with a board and an agent. Rank 0's host is "h0".
 class Hosts {
@@ -68,7 +127,7 @@ class Hosts {
       agents_.push_back(std::make_unique<Agent>(
           *boards_[at], std::move(lines[at]),
           [this, h](int first) { return first <= h && dead_[static_cast<size_t>(h)] ? h : -1; },
-          silence));
+          std::make_unique<FromExchange>(exchange, h), silence));
     }
   }
   ~Hosts() { leave_all(); }
@@ -88,8 +147,10 @@ class Hosts {
   }
   board::Board& at(int h) { return *boards_[static_cast<size_t>(h)]; }
   void die(int h) { dead_[static_cast<size_t>(h)] = true; }
-  /// The process with the agent ends: the kernel closes its sockets.
+  /// As a middlebox may do, and the kernel when the process of the agent ends.
   void close_line(int h) { shutdown(far_ends_[static_cast<size_t>(h) - 1], SHUT_RDWR); }
+
+  Exchange exchange;
 
  private:
   std::vector<std::unique_ptr<std::byte, FreeMemory>> memory_;
@@ -117,9 +178,20 @@ class OneOfTwo {
     std::vector<PeerConnection> lines;
     lines.push_back(line_to(1 - own, ends[0]));
     agent_ = std::make_unique<Agent>(
-        *board, std::move(lines), [](int) { return -1; }, silence);
+        *board, std::move(lines), [](int) { return -1; },
+        std::make_unique<FromExchange>(exchange, own), silence);
   }
   ~OneOfTwo() { end_agent(); }
+  /// Sends bytes that no agent sends, as a device that alters frames.
+  void garble() { REQUIRE(write(other_.fd(), "nonsense that is no frame", 25) == 25); }
+  void shut() { other_.close(); }
+  /// This test's end of a new connection.
+  bool connects_again() {
+    auto made = exchange.ask(1, false);
+    if (made) other_ = std::move(*made);
+    return made.has_value();
+  }
+  Exchange exchange;
   void end_agent() {
     board->state(board->rank()).life.store(static_cast<uint32_t>(Life::kGone));
     agent_.reset();
@@ -224,19 +296,64 @@ TEST_CASE("a rank that leaves, and one that ends, are seen by all") {
   CHECK_FALSE(hosts.at(0).has_error());
 }
 
-TEST_CASE("the end of an agent's process is its rank's death, and leaves the others a verdict") {
+TEST_CASE("the proved end of an agent's process is its rank's death, and leaves others a verdict") {
   Hosts hosts(3);
-  CHECK(soon([&] { return is(hosts.at(0), 2, Life::kAlive) && is(hosts.at(1), 2, Life::kAlive); }));
-  hosts.close_line(2);
+  hosts.exchange.end(2);
+  hosts.close_line(2);  // maybe before a row of it has come to the others
   CHECK(soon([&] { return is(hosts.at(0), 2, Life::kDead); }));
   CHECK(soon([&] { return is(hosts.at(1), 2, Life::kDead); }));
-  CHECK(is(hosts.at(1), 0, Life::kAlive));
-  // On its own host, rank 0 seems to have ended; it decides alone now.
-  CHECK(soon([&] { return is(hosts.at(2), 0, Life::kDead); }));
-  hosts.at(2).propose({Code::kPeerDied, "rank 0 ended"});
+  CHECK_FALSE(is(hosts.at(1), 0, Life::kDead));
+  // The process with the agent of rank 0 ends, too: then host 1 decides alone.
+  hosts.exchange.end(0);
+  hosts.close_line(1);
+  CHECK(soon([&] { return is(hosts.at(1), 0, Life::kDead); }));
+  hosts.at(1).propose({Code::kPeerDied, "rank 0 ended"});
   const int64_t began = base::now_ns();
-  CHECK(hosts.at(2).error().message() == "rank 0 ended");
+  CHECK(hosts.at(1).error().message() == "rank 0 ended");
   CHECK(base::now_ns() - began < 1'500'000'000);
+}
+
+TEST_CASE("a lost connection is made again, and nothing that was to travel on it is lost") {
+  Hosts hosts(3);
+  for (int h = 1; h < 3; ++h) {
+    CHECK(
+        soon([&] { return is(hosts.at(0), h, Life::kAlive) && is(hosts.at(h), 0, Life::kAlive); }));
+  }
+  hosts.exchange.connects = false;
+  hosts.close_line(2);
+  hosts.at(2).state(2).heartbeat.store(77);
+  hosts.at(2).propose({Code::kMismatch, "they disagree"});
+  std::this_thread::yield();
+  CHECK(is(hosts.at(0), 2, Life::kAlive));
+  CHECK(is(hosts.at(2), 0, Life::kAlive));
+  hosts.exchange.connects = true;
+  CHECK(soon([&] { return hosts.at(1).state(2).heartbeat.load() == 77; }));
+  for (int h = 0; h < 3; ++h) {
+    CHECK(soon([&] { return hosts.at(h).has_error(); }));
+    CHECK(hosts.at(h).error().message() == "they disagree");
+    for (int rank = 0; rank < 3; ++rank) CHECK(is(hosts.at(h), rank, Life::kAlive));
+  }
+  CHECK(hosts.exchange.made == 1);
+}
+
+TEST_CASE("bytes that no agent sends cost the connection, and no rank its life") {
+  OneOfTwo here(0, milliseconds(30'000));
+  CHECK(soon([&] { return here.hears('R', ""); }));
+  here.garble();
+  CHECK(soon([&] { return here.connects_again(); }));
+  CHECK(soon([&] { return here.hears('R', ""); }));
+  CHECK_FALSE(is(*here.board, 1, Life::kDead));
+  CHECK_FALSE(here.board->has_error());
+}
+
+TEST_CASE("a host whose connection is lost and does not come back is lost, and not dead") {
+  OneOfTwo here(0, milliseconds(300));
+  here.shut();
+  CHECK(soon([&] { return here.board->has_error(); }));
+  CHECK_THAT(here.board->error().message(),
+             testing::contains("host h1 with rank 1 has not answered host h0 for 0.3"));
+  CHECK_THAT(here.board->error().message(), testing::contains("the connection was lost"));
+  CHECK(soon([&] { return is(*here.board, 1, Life::kLost); }));
 }
 
 TEST_CASE("a silent host is an error that names its ranks") {
