@@ -20,6 +20,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr milliseconds kSendLimit{1000};
+constexpr milliseconds kAgainAfter{5};
 
 std::string pack(const Muster& muster) {
   std::string bytes(reinterpret_cast<const char*>(&muster.nonce), sizeof muster.nonce);
@@ -94,13 +95,24 @@ class Caller {
     };
     MeetingFacts facts;
     const IsNeeded nobody = [](int) { return false; };
-    auto joined = join_meeting({.identity = identity,
-                                .name = name,
-                                .rendezvous = *rendezvous,
-                                .timeout = call_.patience,
-                                .interrupt = interrupt,
-                                .facts = facts,
-                                .is_needed = &nobody});
+    const auto until = steady_clock::now() + call_.patience;
+    const auto join = [&] {
+      const auto left = std::chrono::ceil<milliseconds>(until - steady_clock::now());
+      return join_meeting({.identity = identity,
+                           .name = name,
+                           .rendezvous = *rendezvous,
+                           .timeout = std::max(left, milliseconds(1)),
+                           .interrupt = interrupt,
+                           .facts = facts,
+                           .is_needed = &nobody});
+    };
+    auto joined = join();
+    // A connection that was lost is no proof that the leader has ended: this rank comes again.
+    while (joined.status().code() == Code::kPeerDied && broken_off.ok() && !facts.heard &&
+           !is_absent(leader) && steady_clock::now() < until) {
+      (void)poll_until({}, {steady_clock::now() + kAgainAfter, &interrupt});
+      joined = join();
+    }
     if (joined.ok()) {
       auto muster = unpack(joined->welcome, rank_, ranks_);
       if (muster) return muster;
@@ -169,7 +181,9 @@ class Caller {
       lowest = std::min(lowest, rank);
       if (!is_member) missing.push_back(rank);
     }
-    const bool has_lowest = members.front() == lowest;
+    // Of two ranks neither goes on while the other may live.
+    const bool is_pair = members.size() == 1 && missing.size() == 1;
+    const bool has_lowest = members.front() == lowest && !is_pair;
     if (members.size() + (has_lowest ? 1 : 0) > missing.size()) return {};
     return Status(Code::kTimeout, explain_minority(members, missing));
   }

@@ -81,6 +81,10 @@ void Hosts::mend(int host, int network) const {
   call({"mend", group_, name(host), std::to_string(network)});
 }
 
+int Hosts::reset(int host, int other) const {
+  return std::stoi(call({"reset", group_, name(host), name(other)}));
+}
+
 void Hosts::signal(int host, int signal) const {
   call({"signal", group_, name(host), std::to_string(signal)});
 }

@@ -40,6 +40,10 @@ class Hosts {
   void cut(int host, int network = 0) const;
   void mend(int host, int network = 0) const;
 
+  /// Resets all TCP connections between two hosts, as a firewall does. Returns how many; 0 also where
+  /// the kernel cannot.
+  int reset(int host, int other) const;
+
   /// Signals every process of the host.
   void signal(int host, int signal) const;
   void freeze(int host) const;

@@ -33,21 +33,22 @@ pid_t process_with(const Hosts& hosts, int host, const std::string& variable) {
 // end.
 const std::string kSteps = rondo::testing::kSanitized ? "150" : "1000";
 
-/// rondo-train on h0:2,h1:2 under rondo-run; `loses` is called after the fifth step.
+/// rondo-train on two hosts under rondo-run; `loses` is called after the fifth step.
 ProgramResult train_on_hosts(const Hosts& hosts, const std::string& file, const Words& words,
-                             const std::function<void()>& loses) {
+                             const std::function<void()>& loses,
+                             const std::string& ranks = "h0:2,h1:2") {
   std::string agent;
   for (const std::string& word : hosts.agent()) agent += word + " ";
   std::thread thread;
-  ProgramResult result = rondo::testing::run_program(
-      Words{RONDO_RUN, "--elastic", "--agent", agent, "--hosts", "h0:2,h1:2", "--", RONDO_TRAIN,
-            "--elastic", "--json", file} +
-          words,
-      kNoLauncher, std::chrono::seconds{240}, [&](pid_t) {
-        thread = std::thread([&] {
-          if (await_step(file, 5)) loses();
-        });
-      });
+  ProgramResult result =
+      rondo::testing::run_program(Words{RONDO_RUN, "--elastic", "--agent", agent, "--hosts", ranks,
+                                        "--", RONDO_TRAIN, "--elastic", "--json", file} +
+                                      words,
+                                  kNoLauncher, std::chrono::seconds{240}, [&](pid_t) {
+                                    thread = std::thread([&] {
+                                      if (await_step(file, 5)) loses();
+                                    });
+                                  });
   thread.join();
   return result;
 }
@@ -136,6 +137,49 @@ TEST_CASE(
     CHECK(document["summary"]["deaths"][0]["ranks"] == json{2, 3});
     CHECK(document["summary"]["ranks"] == 2);
   }
+}
+
+// As a firewall does between two hosts that both live. A connection says nothing about the rank at its
+// other end: neither rank may take the other one for dead, and go on alone.
+TEST_CASE("elastic: all connections between two ranks are reset, and both go on together") {
+  const Hosts hosts(2);
+  const Workplace place;
+  const std::string file = place.file("elastic.json");
+  const Words words =
+      Words{"--width",        "256",         "--batch", "8",      "--steps",   kSteps,
+            "--reproducible", "--log-every", "0",       "--data", place.data()};
+  int reset = 0;
+  const ProgramResult result = train_on_hosts(
+      hosts, file, words, [&] { reset = hosts.reset(0, 1); }, "h0:1,h1:1");
+  INFO(result.err);
+  CHECK(reset > 0);
+  REQUIRE(result.exit_code == 0);
+  const json document = json::parse(read_text(file));
+  CHECK(document["summary"]["ranks"] == 2);
+  CHECK(result.err.find(" died:") == std::string::npos);
+  REQUIRE(document["summary"]["deaths"].size() == 1);
+  CHECK(document["summary"]["deaths"][0]["ranks"] == json::array());
+  CHECK(document["summary"]["deaths"][0]["ranks_left"] == 2);
+  // Nothing was lost: the bits are those of a run without a fault.
+  const json whole = place.train_on(words + Words{"--ranks", "2"});
+  CHECK(losses_of(document) == losses_of(whole));
+  CHECK(document["summary"]["parameter_hash"] == whole["summary"]["parameter_hash"]);
+}
+
+TEST_CASE("elastic: of two ranks whose network is cut none goes on alone") {
+  const Hosts hosts(2);
+  const Workplace place;
+  const std::string file = place.file("elastic.json");
+  const Words words = Words{"--width", "256",         "--batch", "8",      "--steps",
+                            "100000",  "--log-every", "0",       "--data", place.data()};
+  setenv("RONDO_HOST_TIMEOUT", "2", 1);
+  const ProgramResult result = train_on_hosts(
+      hosts, file, words, [&] { hosts.cut(1); }, "h0:1,h1:1");
+  unsetenv("RONDO_HOST_TIMEOUT");
+  INFO(result.err);
+  CHECK(result.exit_code != 0);
+  CHECK(result.err.find("too few to go on") != std::string::npos);
+  CHECK(result.err.find("goes on after step") == std::string::npos);
 }
 
 }  // namespace

@@ -43,8 +43,11 @@ std::string deaths(const Json& s) {
   for (const Json& death : s["deaths"]) {
     const auto ranks = death["ranks"].get<std::vector<int>>();
     const int left = death["ranks_left"];
-    const std::string line = fmt::format("rank{} {} died: {} rank{} went on after step {}",
-                                         ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "), left,
+    const std::string what =
+        ranks.empty()
+            ? "no rank died, but a connection was lost"
+            : fmt::format("rank{} {} died", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
+    const std::string line = fmt::format("{}: {} rank{} went on after step {}", what, left,
                                          left == 1 ? "" : "s", death["after_step"].get<uint64_t>());
     text += wrapped(line).substr(1) + "\n";
   }

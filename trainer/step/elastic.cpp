@@ -17,6 +17,9 @@ namespace {
 /// A rank that computes does not notice: as long as a rank may stand still.
 constexpr std::chrono::minutes kPatience{10};
 
+/// So often a run begins again after the same step, although no rank has died.
+constexpr int kMostFruitless = 3;
+
 template <class T>
 void copy_to(std::vector<T>& kept, const void* values, size_t count) {
   const T* first = static_cast<const T*>(values);
@@ -153,7 +156,11 @@ Status Survivors::shrink(Communicator& communicator, const Status& why, int leas
   std::erase_if(dead, [&](int rank) { return std::ranges::find(left, rank) != left.end(); });
   communicator = std::move(*smaller);
   left_ = std::move(left);
-  if (dead.empty()) return Status(Code::kUnavailable, reason + "; but no rank has died");
+  if (dead.empty() && fruitless_ >= kMostFruitless) {
+    return Status(Code::kUnavailable,
+                  fmt::format("{}; no rank has died, and after {} new beginnings no step has ended",
+                              reason, fruitless_));
+  }
   if (std::exchange(goes_on_, false)) deaths_.push_back({.ranks = {}, .after_step = 0, .left = 0});
   // One entry for all that die before the run goes on.
   Death& death = deaths_.back();
@@ -170,13 +177,16 @@ Status Survivors::shrink(Communicator& communicator, const Status& why, int leas
 void Survivors::go_on(uint64_t step, uint64_t global_batch, bool says) {
   goes_on_ = true;
   deaths_.back().after_step = step;
+  fruitless_ = went_on_after_ == step ? fruitless_ + 1 : 0;
+  went_on_after_ = step;
   // The one rank that knew of a later step may have died.
   for (Death& each : deaths_) each.after_step = std::min(each.after_step, step);
   if (!says) return;
   const Death& death = deaths_.back();
-  spdlog::warn("{} died: {} rank{} after step {}, with a global batch of {} ({})",
-               ranks_in_words(death.ranks), death.left, death.left == 1 ? " goes on" : "s go on",
-               step, global_batch, why_);
+  spdlog::warn("{}: {} rank{} after step {}, with a global batch of {} ({})",
+               death.ranks.empty() ? "no rank died, but a connection between ranks was lost"
+                                   : ranks_in_words(death.ranks) + " died",
+               death.left, death.left == 1 ? " goes on" : "s go on", step, global_batch, why_);
 }
 
 template class AgreedState<float>;

@@ -49,8 +49,8 @@ class Survivors {
   explicit Survivors(int ranks);
 
   /// After `why`: the ranks that are left meet in a new communicator, which replaces
-  /// `communicator`. An error where they cannot, where no rank has died, or where fewer than `least`
-  /// are left.
+  /// `communicator`. Where only a connection was lost, these are all ranks. An error if they cannot
+  /// meet, if fewer than `least` are left, or if no rank has died and no step ends any more.
   Status shrink(Communicator& communicator, const Status& why, int least);
   /// Those that are left go on after `step`, with that global batch. `says`: on rank 0.
   void go_on(uint64_t step, uint64_t global_batch, bool says);
@@ -61,8 +61,10 @@ class Survivors {
  private:
   std::vector<int> left_;  // by their numbers in the first communicator
   std::vector<Death> deaths_;
-  bool goes_on_ = true;  // the others have gone on after the last of them
-  std::string why_;      // of the last deaths
+  bool goes_on_ = true;                    // the others have gone on after the last of them
+  std::string why_;                        // of the last deaths
+  uint64_t went_on_after_ = ~uint64_t{0};  // which step the run went on the last time,
+  int fruitless_ = 0;                      // and how often again after the same one
 };
 
 }  // namespace rondo::trainer

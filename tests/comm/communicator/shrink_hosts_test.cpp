@@ -2,13 +2,17 @@
 // died, the first rank of another host, or a host's last rank.
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
+#include <atomic>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <random>
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "comm/base/clock.hpp"
@@ -133,6 +137,62 @@ void part(const Hosts& hosts, const Partition& partition) {
   require_all_ok(gang.join());
 }
 
+/// What both hosts' ranks do while their connections are reset: reduce, split, and shrink.
+Status reduce_and_split(Communicator& comm, const std::atomic<bool>& over, bool& ends) {
+  int32_t flag = over ? 1 : 0;
+  RONDO_TRY(comm.all_reduce(&flag, &flag, 1, DataType::kInt32, ReduceOp::kMax));
+  ends = flag == 1;
+  std::vector<float> values(30'000, 1.0F);
+  RONDO_TRY(comm.all_reduce(values.data(), values.data(), values.size(), DataType::kFloat32));
+  expect(values.back() == static_cast<float>(comm.size()), "the sum");
+  auto part = RONDO_TRY(comm.split(0, -comm.rank()));
+  return part->barrier();
+}
+
+/// Every rank lives: after each reset all of them make the next communicator.
+void reset_at_random(const Hosts& hosts, const std::vector<int>& placement) {
+  constexpr int kResets = 8;
+  const int ranks = static_cast<int>(placement.size());
+  void* const page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(page != MAP_FAILED);
+  auto* const over = new (page) std::atomic<bool>(false);
+  ForkGang gang(
+      ranks,
+      [&](int rank, Link& link) {
+        Config config = config_on(hosts, placement[static_cast<size_t>(rank)], rank, ranks);
+        config.bootstrap_timeout = std::chrono::seconds(3);
+        auto comm = Communicator::create(config);
+        expect(comm.ok(), comm.status().to_string());
+        link.announce("ready");
+        int losses = 0;
+        for (bool ends = false; !ends;) {
+          const Status failed = reduce_and_split(*comm, *over, ends);
+          if (failed.ok()) continue;
+          ++losses;
+          ends = false;
+          auto made = comm->shrink(milliseconds(20'000));
+          expect(made.ok(), "after " + failed.to_string() + ": " + made.status().to_string());
+          expect(made->size() == ranks, "goes on with " + std::to_string(made->size()) +
+                                            " ranks after " + failed.to_string());
+          comm = std::move(made);
+        }
+        if (getenv("RONDO_TEST_TIMES") != nullptr) std::printf("%d losses\n", losses);
+      },
+      std::chrono::seconds(100));
+  for (int rank = 0; rank < ranks; ++rank) gang.await(rank, "ready");
+  std::mt19937 random(static_cast<unsigned>(ranks));
+  int reset = 0;
+  for (int i = 0; i < kResets; ++i) {
+    // The moment that is tried.
+    std::this_thread::sleep_for(milliseconds(random() % 400));
+    reset += hosts.reset(i % 2, 1 - i % 2);
+  }
+  CHECK(reset > kResets);
+  *over = true;
+  require_all_ok(gang.join());
+  munmap(page, 4096);
+}
+
 /// How many connections the network of that process has accepted.
 long accepted_connections(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/net/snmp");
@@ -184,10 +244,19 @@ TEST_CASE("of hosts that lose each other only one part goes on", "[hosts]") {
   part(hosts, {{0, 0, 1, 1}, {0, 1}, 1});
   part(hosts, {{0, 0, 1, 1}, {0, 1}, 0});
   part(hosts, {{0, 1, 1}, {1, 2}, 0});
+  part(hosts, {{0, 1}, {}, 0});  // of two ranks neither: the other one may live
   part(hosts, {{0, 1, 2}, {1, 2}, 0});
   part(hosts, {{0, 0, 1, 2}, {0, 1, 2}, 2, false, milliseconds(2'000)});
   part(hosts, {{0, 1, 2}, {1, 2}, 0, true});
   part(hosts, {{0, 1, 1}, {1, 2}, 0, true});
+}
+
+TEST_CASE("hosts whose connections are reset meet again, whatever they do", "[hosts]") {
+  const Hosts hosts(2);
+  for (const std::vector<int>& placement : {std::vector<int>{0, 1}, std::vector<int>{0, 0, 1, 1}}) {
+    INFO(placement.size() << " ranks");
+    reset_at_random(hosts, placement);
+  }
 }
 
 TEST_CASE("ranks of two hosts go on without those that are killed", "[hosts]") {
