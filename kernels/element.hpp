@@ -25,6 +25,24 @@ struct Native {
   static constexpr Stored narrow(Folded value) { return value; }
 };
 
+__extension__ using Int128 = __int128;
+
+/// The type in which 2^16 integers of type T can be added without overflow.
+template <std::integral T>
+using WideInteger = std::conditional_t<
+    sizeof(T) == 8, Int128,
+    std::conditional_t<sizeof(T) == 4, std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>,
+                       std::conditional_t<std::is_signed_v<T>, int32_t, uint32_t>>>;
+
+/// An integer of which averages are taken: the sum must not wrap before it is divided.
+template <std::integral T>
+struct Averaged {
+  using Stored = T;
+  using Folded = WideInteger<T>;
+  static constexpr Folded widen(Stored value) { return static_cast<Folded>(value); }
+  static constexpr Stored narrow(Folded value) { return static_cast<Stored>(value); }
+};
+
 /// The floating types that are folded in fp32, with their conversions.
 struct Half {
   using Stored = uint16_t;
@@ -83,13 +101,13 @@ struct Sum {
   static constexpr T apply(T a, T b) {
     return static_cast<T>(static_cast<Wrapping<T>>(a) + static_cast<Wrapping<T>>(b));
   }
+  static constexpr Int128 apply(Int128 a, Int128 b) { return a + b; }
 };
 
 /// A sum whose sources are first multiplied by Move's factors.
 struct ScaledSum : Sum {};
 
-/// A sum that is divided at the end. Separate from Sum because integer division depends on the
-/// sign.
+/// A sum that is divided at the end. Separate from Sum because integers are summed in a wider type.
 struct Avg : Sum {};
 
 struct Prod {
@@ -159,12 +177,27 @@ struct BitXor {
   }
 };
 
+/// Divides a sum of at most 2^16 integers of 64 bits in two steps, by digits of 32 bits, because a
+/// division of 128 bits is slow. `divided` divides a uint64_t by `divisor`. Truncates towards zero.
+template <class Divided>
+constexpr Int128 divide_digits(Int128 value, uint32_t divisor, const Divided& divided) {
+  const bool negative = value < 0;
+  const Int128 magnitude = negative ? -value : value;
+  const auto high = static_cast<uint64_t>(magnitude >> 32);
+  const uint64_t quotient = divided(high);
+  const uint64_t low = (high - quotient * divisor) << 32 | static_cast<uint32_t>(magnitude);
+  const Int128 whole = (static_cast<Int128>(quotient) << 32) + static_cast<Int128>(divided(low));
+  return negative ? -whole : whole;
+}
+
 /// Divides, because multiplying by a reciprocal rounds twice. Integers truncate towards zero; 64
 /// bits hold every divisor.
 template <class T>
 constexpr T divide(T value, uint32_t divisor) {
   if constexpr (std::is_floating_point_v<T>) {
     return value / static_cast<T>(divisor);
+  } else if constexpr (std::is_same_v<T, Int128>) {
+    return divide_digits(value, divisor, [divisor](uint64_t digits) { return digits / divisor; });
   } else if constexpr (std::is_unsigned_v<T>) {
     return static_cast<T>(static_cast<uint64_t>(value) / divisor);
   } else {
@@ -259,11 +292,17 @@ struct ElementOf<DataType::kFloat8E4M3> : std::type_identity<E4M3> {};
 template <>
 struct ElementOf<DataType::kFloat8E5M2> : std::type_identity<E5M2> {};
 
+/// The element type with which an operator runs.
+template <DataType kType, class Op, class E = typename ElementOf<kType>::type>
+struct OperandOf : std::type_identity<E> {};
+template <DataType kType, std::integral T>
+struct OperandOf<kType, Avg, Native<T>> : std::type_identity<Averaged<T>> {};
+
 /// Kernel<E, Op>::move; null, and not instantiated, if the type lacks the operator.
 template <template <class, class> class Kernel, DataType kType, ReduceOp kOp, class Op>
 constexpr MoveFunction entry() {
   if constexpr (supports(kType, kOp)) {
-    return &Kernel<typename ElementOf<kType>::type, Op>::move;
+    return &Kernel<typename OperandOf<kType, Op>::type, Op>::move;
   } else {
     return nullptr;
   }

@@ -3,7 +3,7 @@
 //
 // Numerics (README.md): sources are folded left to right in their own type; half, bfloat16 and fp8
 // are widened to fp32, folded, divided if requested, and rounded once to nearest even. Integers
-// wrap. Min and max propagate NaN, and -0 < +0. No contraction, no fast-math; denormals are kept if
+// wrap, but not the sum of an average. Min and max propagate NaN, and -0 < +0. No contraction, no fast-math; denormals are kept if
 // the caller's thread keeps them (floating_point.hpp). The scalar reference in host/ defines
 // correct; every SIMD variant equals it bit for bit, any NaN counting as equal to any other.
 #pragma once
@@ -24,11 +24,13 @@ struct Move {
   uint32_t source_count;       // k >= 1; 1: a byte copy, unless divided or scaled
   uint32_t destination_count;  // m >= 1
   size_t count;                // elements, 0 allowed
-  uint32_t divisor;            // after folding; 1: none. For kAvg's last step; else 1
+  // After folding; 1: none. Of kAvg: integers are summed without overflow, up to 2^16 sources. Of
+  // kSum: integers wrap before they are divided. Else 1.
+  uint32_t divisor;
   // How many destinations, the first ones, are written around the cache: large results, and slots
   // where that is cheaper. Ends with a store fence if it did so (not for a few hundred bytes).
   uint32_t nontemporal;
-  // For kSum, kScaledSum and kAvg, otherwise null: sources[s] is first multiplied by the value
+  // For kSum and kScaledSum, otherwise null: sources[s] is first multiplied by the value
   // nearest to factors[s] in the type of the fold. Integers: the factor loses its fraction and
   // wraps, as the product does; one outside [-2^63, 2^64) counts as 0. Bools: by factor != 0. Null:
   // no multiplication, at no cost.
@@ -37,8 +39,7 @@ struct Move {
 
 using MoveFunction = void (*)(const Move&);
 
-/// The kernel for a type and an operator (kAvg is kSum plus divisor), for this CPU's best
-/// instruction set, or the one in RONDO_KERNELS=scalar|sse4|avx2|avx3 if the CPU has it. Null
+/// The kernel for a type and an operator, for this CPU's best instruction set, or the one in RONDO_KERNELS=scalar|sse4|avx2|avx3 if the CPU has it. Null
 /// exactly where supports(type, op) is false. Resolve it once per operation, not per chunk.
 MoveFunction move_function(DataType type, ReduceOp op);
 

@@ -37,7 +37,8 @@ RONDO_DEVICE inline void bit_move(ReduceOp op, size_t element_bytes, const Move&
 
 template <std::integral T>
 RONDO_DEVICE void integer_move(ReduceOp op, const Move& move, const Share& share) {
-  // Sums and products of signed integers use the unsigned code; order and division do not.
+  // Sums and products of signed integers use the unsigned code; order and division do not. Sums of
+  // averages need a wider type.
   using Unsigned = Native<std::make_unsigned_t<T>>;
   switch (op) {
     case ReduceOp::kProd:
@@ -50,6 +51,9 @@ RONDO_DEVICE void integer_move(ReduceOp op, const Move& move, const Share& share
     case ReduceOp::kBor:
     case ReduceOp::kBxor:
       return bit_move(op, sizeof(T), move, share);
+    case ReduceOp::kAvg:
+      if (move.divisor > 1) return fold<Averaged<T>, Avg>(move, share);
+      return fold<Unsigned, Sum>(move, share);
     default:
       if (move.factors != nullptr || move.divisor > 1)
         return fold<Native<T>, ScaledSum>(move, share);

@@ -93,4 +93,17 @@ requires(!std::is_same_v<T, bool>) class DivideBy<T> {
   Word factor_ = 0;
 };
 
+template <>
+class DivideBy<Int128> {
+ public:
+  constexpr explicit DivideBy(uint32_t divisor) : divisor_(divisor), divided_(divisor) {}
+  constexpr Int128 operator()(Int128 value) const {
+    return divide_digits(value, divisor_, divided_);
+  }
+
+ private:
+  uint32_t divisor_;
+  DivideBy<uint64_t> divided_;
+};
+
 }  // namespace rondo::kernels::cuda

@@ -210,12 +210,15 @@ RONDO_DEVICE void store_places(const Move& move, const FirstOperands& first, siz
 
 /// Folds kUnroll places, `stride` bytes apart, from `at` on. Loads everything before it stores
 /// anything, and requests the next source while it folds one: 2 * kUnroll loads are in flight. Op
-/// ScaledSum covers the rare kinds of sums: with factors or a divisor, the one of `divided`.
+/// ScaledSum covers the rare kinds of sums: with factors or a divisor, the one of `divided`. Op Avg is
+/// a sum with a divisor.
 template <class E, class Op, class Place, int kUnroll, class Folded = typename E::Folded>
 RONDO_DEVICE void fold_places(const Move& move, const FirstOperands& first,
                               const DivideBy<Folded>& divided, size_t at, size_t stride,
                               Access access) {
   constexpr bool kRare = std::is_same_v<Op, ScaledSum>;
+  constexpr bool kDivides =
+      std::is_same_v<Op, Avg> || (kRare && !std::is_same_v<Folded, bool>);
   constexpr int kElements = Place::kElements;
   using Raws = Vector[kUnroll];
   Raws even, odd;  // of sources with such numbers
@@ -283,7 +286,7 @@ RONDO_DEVICE void fold_places(const Move& move, const FirstOperands& first,
       fold(odd, odd_factor, kAnother);
     }
   }
-  if constexpr (kRare && !std::is_same_v<Folded, bool>) {
+  if constexpr (kDivides) {
     if (move.divisor > 1) {
       for (auto& values : folded) {
         for (Folded& value : values) value = divided(value);

@@ -299,11 +299,21 @@ HWY_INLINE bool goes_around_cache(const Move& move, size_t bytes) {
   return move.nontemporal != 0 && bytes >= kSmallestStreamed;
 }
 
+/// A sum of integers that is divided. There are no vector divisions of integers.
+template <class E>
+HWY_NOINLINE void fold_divided(const Move& move) {
+  if (move.factors != nullptr) return fold_elements<E, ScaledSum>(move);
+  fold_elements<E, Sum>(move);
+}
+
 template <class E, class Op>
 struct VectorKernel {
   static void move(const Move& move) {
     const size_t bytes = move.count * sizeof(typename E::Stored);
     if constexpr (std::is_same_v<Op, Sum>) {
+      if constexpr (std::is_integral_v<typename E::Folded>) {
+        if (move.divisor > 1) return fold_divided<E>(move);
+      }
       if (move.factors != nullptr) return scaled(move, bytes);
     }
     if (move.source_count == 1 && move.divisor <= 1) return copy(move, bytes);
@@ -327,19 +337,23 @@ struct VectorKernel {
 template <class E>
 struct VectorKernel<E, Avg> : VectorKernel<E, Sum> {};
 
-/// Sums and products of signed integers use the unsigned code.
+/// Sums and products of signed integers use the unsigned code; divisions do not.
 template <std::signed_integral T>
-struct VectorKernel<Native<T>, Sum> : VectorKernel<Native<std::make_unsigned_t<T>>, Sum> {};
+struct VectorKernel<Native<T>, Sum> {
+  static void move(const Move& move) {
+    if (move.divisor > 1) return fold_divided<Native<T>>(move);
+    VectorKernel<Native<std::make_unsigned_t<T>>, Sum>::move(move);
+  }
+};
 template <std::signed_integral T>
 struct VectorKernel<Native<T>, Prod> : VectorKernel<Native<std::make_unsigned_t<T>>, Prod> {};
 
 /// There are no vector divisions of integers, and averages of them are rare.
 template <std::integral T>
-struct VectorKernel<Native<T>, Avg> {
+struct VectorKernel<Averaged<T>, Avg> {
   static void move(const Move& move) {
     if (move.divisor <= 1) return VectorKernel<Native<T>, Sum>::move(move);
-    if (move.factors != nullptr) return fold_elements<Native<T>, ScaledSum>(move);
-    fold_elements<Native<T>, Sum>(move);
+    fold_elements<Averaged<T>, Avg>(move);
   }
 };
 

@@ -8,7 +8,7 @@ namespace {
 template <class E, class Op>
 struct ScalarKernel {
   static void move(const Move& move) {
-    if constexpr (std::is_base_of_v<Sum, Op>) {
+    if constexpr (std::is_same_v<Op, Sum>) {
       if (move.factors != nullptr) return fold_elements<E, ScaledSum>(move);
     }
     if (move.source_count == 1 && move.divisor <= 1) {

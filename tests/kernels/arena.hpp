@@ -112,7 +112,7 @@ struct Case {
   size_t count;
   Placement placement;
   uint32_t nontemporal;
-  bool scaled = false;
+  bool scaled = false, divided = false;
 };
 
 inline std::string describe(const Case& c) {
@@ -120,7 +120,8 @@ inline std::string describe(const Case& c) {
          std::to_string(c.sources) + " destinations " + std::to_string(c.destinations) +
          " in place " + std::to_string(c.in_place) + " count " + std::to_string(c.count) +
          " placement " + std::to_string(static_cast<int>(c.placement)) + " nontemporal " +
-         std::to_string(c.nontemporal) + " scaled " + std::to_string(c.scaled);
+         std::to_string(c.nontemporal) + " scaled " + std::to_string(c.scaled) +
+         " divided " + std::to_string(c.divided);
 }
 
 // Different for every source, some that change nothing, and one that no type holds.
@@ -169,7 +170,8 @@ class Arena {
       }
     }
     // An average over another number of ranks than sources: the last step of a ring.
-    const uint32_t divisor = case_.op == ReduceOp::kAvg ? case_.sources % 4 + 2 : 1;
+    const bool divided = case_.op == ReduceOp::kAvg || case_.divided;
+    const uint32_t divisor = divided ? case_.sources % 4 + 2 : 1;
     function(Move{.sources = sources.data(),
                   .destinations = destinations.data(),
                   .source_count = case_.sources,

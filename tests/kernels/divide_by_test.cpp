@@ -92,5 +92,27 @@ TEMPLATE_TEST_CASE("An integer divided by a multiplication is truncated as by a 
   }
 }
 
+TEST_CASE("A sum of 64-bit integers is divided as 128-bit integers are") {
+  std::mt19937_64 random(5);
+  for (const uint32_t divisor : divisors()) {
+    const DivideBy<Int128> divided(divisor);
+    size_t wrong = 0;
+    const auto check = [&](Int128 value) {
+      const Int128 quotient = value / static_cast<Int128>(divisor);
+      wrong += divide(value, divisor) != quotient || divided(value) != quotient;
+    };
+    for (int i = 0; i < 2000; ++i) {
+      const Int128 any = (static_cast<Int128>(random() >> 48) << 64 | random()) >> i % 80;
+      const Int128 multiple = any / divisor * divisor;
+      for (const Int128 value : {any, multiple - 1, multiple, multiple + 1}) {
+        check(value);
+        check(-value);
+      }
+    }
+    INFO("divisor " << divisor);
+    CHECK(wrong == 0);
+  }
+}
+
 }  // namespace
 }  // namespace rondo::kernels

@@ -85,9 +85,9 @@ TEST_CASE("Streaming equals the reference over many tiles") {
   });
 }
 
-TEST_CASE("Scaled sums equal the reference in all shapes, streamed and not") {
+TEST_CASE("Scaled and divided sums equal the reference in all shapes, streamed and not") {
   for_each_kernel([](DataType type, ReduceOp op, const std::vector<std::byte>& values) {
-    if (op != ReduceOp::kSum && op != ReduceOp::kAvg) return;
+    if (op != ReduceOp::kSum) return;
     for (uint32_t k = 1; k <= std::size(kFactors); ++k) {
       for (uint32_t m = 1; m <= 2; ++m) {
         for (const Placement placement : kPlacements) {
@@ -95,8 +95,13 @@ TEST_CASE("Scaled sums equal the reference in all shapes, streamed and not") {
             const int in_place = static_cast<int>(k) - 1 - static_cast<int>(nontemporal);
             for (const size_t bytes : {17, 700}) {
               const size_t count = bytes / size_of(type) + k % 3;
-              check({type, op, k, m, std::max(in_place, -1), count, placement, nontemporal, true},
-                    values);
+              Case c{type, op, k, m, std::max(in_place, -1), count, placement, nontemporal, true};
+              check(c, values);
+              if (type == DataType::kBool) continue;
+              c.divided = true;
+              check(c, values);
+              c.scaled = false;
+              check(c, values);
             }
           }
         }

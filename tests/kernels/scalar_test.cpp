@@ -34,8 +34,7 @@ T reduce(DataType type, ReduceOp op, const std::vector<T>& values, uint32_t divi
 template <class T>
 T scaled_sum(DataType type, const std::vector<T>& values, const std::vector<double>& factors,
              uint32_t divisor = 1) {
-  const ReduceOp op = divisor > 1 ? ReduceOp::kAvg : ReduceOp::kSum;
-  return reduce(type, op, values, divisor, factors.data());
+  return reduce(type, ReduceOp::kSum, values, divisor, factors.data());
 }
 
 template <class T>
@@ -179,6 +178,14 @@ void check_integers(DataType type) {
   CHECK(reduce<T>(type, ReduceOp::kAvg, {kLeast, 0}, 3) == kLeast / 3);
   CHECK(reduce<T>(type, ReduceOp::kAvg, {kMost, 0}, 3) == kMost / 3);
   CHECK(reduce<T>(type, ReduceOp::kAvg, {50, 50}, 4'000'000'000u) == 0);
+  // An average's sum does not wrap, a divided sum does.
+  CHECK(reduce<T>(type, ReduceOp::kAvg, {kMost, kMost, kMost}, 3) == kMost);
+  CHECK(reduce<T>(type, ReduceOp::kAvg, {kLeast, kLeast, kLeast}, 3) == kLeast);
+  CHECK(reduce<T>(type, ReduceOp::kAvg, {kMost, kMost, kMost - 1}, 3) == kMost - 1);
+  CHECK(reduce<T>(type, ReduceOp::kAvg, {kLeast, kMost}, 2) == (std::is_signed_v<T> ? 0 : kMost / 2));
+  CHECK(reduce<T>(type, ReduceOp::kAvg, std::vector<T>(65535, kMost), 65535) == kMost);
+  CHECK(reduce<T>(type, ReduceOp::kAvg, std::vector<T>(65535, kLeast), 65535) == kLeast);
+  CHECK(reduce<T>(type, ReduceOp::kSum, {kMost, kMost}, 2) == static_cast<T>(-2) / 2);
   CHECK(reduce<T>(type, ReduceOp::kBand, {kAll, 0x5c, 0x6a}) == 0x48);
   CHECK(reduce<T>(type, ReduceOp::kBor, {0x41, 0x12, 0}) == 0x53);
   CHECK(reduce<T>(type, ReduceOp::kBxor, {kAll, 0x35, kAll, 0x0f}) == 0x3a);
@@ -191,7 +198,7 @@ void check_integers(DataType type) {
   CHECK(scaled_sum<T>(type, {5, 7}, {2, 3}, 2) == 15);
 }
 
-TEST_CASE("Integers wrap, and averages truncate towards zero") {
+TEST_CASE("Integers wrap, but not in averages, which truncate towards zero") {
   check_integers<int8_t>(DataType::kInt8);
   check_integers<int16_t>(DataType::kInt16);
   check_integers<int32_t>(DataType::kInt32);
@@ -202,7 +209,7 @@ TEST_CASE("Integers wrap, and averages truncate towards zero") {
   check_integers<uint64_t>(DataType::kUint64);
   CHECK(reduce<int32_t>(DataType::kInt32, ReduceOp::kAvg, {-5, -2}, 2) == -3);
   CHECK(reduce<int64_t>(DataType::kInt64, ReduceOp::kAvg, {-5, -2}, 4) == -1);
-  CHECK(reduce<uint8_t>(DataType::kUint8, ReduceOp::kAvg, {200, 100}, 256) == 0);
+  CHECK(reduce<uint8_t>(DataType::kUint8, ReduceOp::kAvg, {200, 100}, 256) == 1);
   CHECK(reduce<int8_t>(DataType::kInt8, ReduceOp::kAvg, {-5, -2}, 2) == -3);
   // What fills 64 bits, and a factor beyond int64_t.
   CHECK(scaled_sum<uint64_t>(DataType::kUint64, {1}, {0x1p63}) == uint64_t{1} << 63);

@@ -165,14 +165,17 @@ TEST_CASE("Values that are converted by words equal the reference") {
   });
 }
 
-TEST_CASE("Threads together equal the reference in scaled sums") {
+TEST_CASE("Threads together equal the reference in scaled and divided sums") {
   for_each_kernel([](DataType type, ReduceOp op, const std::vector<std::byte>& values) {
-    if (op != ReduceOp::kSum && op != ReduceOp::kAvg && op != ReduceOp::kScaledSum) return;
+    if (op != ReduceOp::kSum && op != ReduceOp::kScaledSum) return;
     for (uint32_t k = 1; k <= std::size(kFactors); ++k) {
       for (const Placement placement : kPlacements) {
         for (const size_t threads : kThreads) {
           const size_t count = 700 / size_of(type) + k % 3;
           check_share({type, op, k, 2, -1, count, placement, 0, true}, values, threads);
+          if (type == DataType::kBool || op != ReduceOp::kSum) continue;
+          check_share({type, op, k, 2, -1, count, placement, 0, true, true}, values, threads);
+          check_share({type, op, k, 2, -1, count, placement, 0, false, true}, values, threads);
         }
       }
     }

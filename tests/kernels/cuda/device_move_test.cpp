@@ -101,13 +101,15 @@ TEST_CASE("Device kernels equal the reference in a few moves of each") {
   });
 }
 
-TEST_CASE("Device kernels equal the reference in scaled sums") {
+TEST_CASE("Device kernels equal the reference in scaled and divided sums") {
   for_each_kernel([](DataType type, ReduceOp op, const std::vector<std::byte>& values) {
-    if (op != ReduceOp::kSum && op != ReduceOp::kAvg && op != ReduceOp::kScaledSum) return;
+    if (op != ReduceOp::kSum && op != ReduceOp::kScaledSum) return;
     for (uint32_t k = 1; k <= std::size(kFactors); ++k) {
       for (const Placement placement : kPlacements) {
         const size_t count = 700 / size_of(type) + k % 3;
         check_on_device({type, op, k, 2, -1, count, placement, 0, true}, values, 2);
+        if (type == DataType::kBool || op != ReduceOp::kSum) continue;
+        check_on_device({type, op, k, 2, -1, count, placement, 0, false, true}, values, 2);
       }
     }
   });
