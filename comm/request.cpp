@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <string>
 #include <vector>
@@ -148,6 +149,54 @@ Status check_buffers(const Request& r, int rank, int size) {
       from + in.begin, in.end - in.begin, to + out.begin, out.end - out.begin));
 }
 
+/// What a fold in that type multiplies by: factor_as() in kernels/element.hpp.
+bool holds_factor(DataType type, double factor) {
+  const auto is_whole = [factor](double least, double end) {
+    return factor >= least && factor < end && factor == std::trunc(factor);
+  };
+  switch (type) {
+    case DataType::kFloat64:
+      return true;
+    case DataType::kBool:
+      return factor == factor;  // any number but 0 is true
+    case DataType::kInt8:
+    case DataType::kInt16:
+    case DataType::kInt32:
+    case DataType::kInt64: {
+      const double end = std::ldexp(1, static_cast<int>(8 * size_of(type)) - 1);
+      return is_whole(-end, end);
+    }
+    case DataType::kUint8:
+    case DataType::kUint16:
+    case DataType::kUint32:
+    case DataType::kUint64:
+      return is_whole(0, std::ldexp(1, static_cast<int>(8 * size_of(type))));
+    default: {  // folded in fp32
+      const double rounded = static_cast<float>(factor);
+      return !std::isfinite(factor) || (std::isfinite(rounded) && (factor == 0) == (rounded == 0));
+    }
+  }
+}
+
+Status check_factor(const Request& r, double factor) {
+  if (r.op != ReduceOp::kScaledSum || !form_of(r.collective).reduces) {
+    if (factor == 1) return {};
+    return refuse(
+        fmt::format("{}: a factor of {} is for the scaled sum (mulsum) only", word(r), factor));
+  }
+  if (holds_factor(r.type, factor)) return {};
+  if (is_floating(r.type)) {
+    return refuse(fmt::format(
+        "{}: a factor of {} becomes {} in fp32, in which {} is multiplied; pass one from 1.5e-45 "
+        "to 3.4e38, or use double",
+        word(r), factor, static_cast<float>(factor), name(r.type)));
+  }
+  return refuse(fmt::format(
+      "{}: a factor of {} is not a value of {}; pass a whole number in the range of the type, or "
+      "use a floating type",
+      word(r), factor, name(r.type)));
+}
+
 }  // namespace
 
 schedule::BlockLayout make_layout(std::span<const size_t> in_counts,
@@ -174,10 +223,7 @@ Status check_values(const Request& r, const CallOptions& options, int size) {
   if (static_cast<int>(r.op) >= kReduceOps) {
     return refuse(fmt::format("{}: unknown operator {}", word(r), static_cast<int>(r.op)));
   }
-  if (options.factor != 1 && (r.op != ReduceOp::kScaledSum || !form_of(r.collective).reduces)) {
-    return refuse(fmt::format("{}: a factor of {} is for the scaled sum (mulsum) only", word(r),
-                              options.factor));
-  }
+  RONDO_TRY(check_factor(r, options.factor));
   if (form_of(r.collective).reduces && !supports(r.collective, r.type, r.op)) {
     if (supports(r.type, r.op)) {
       return refuse(fmt::format(

@@ -44,7 +44,7 @@ def reduced(tensor, op, what, any_order=False):
         flat = torch.view_as_real(flat)
     if name != "mulsum":
         return flat, {"op": name}
-    return flat, {"op": name, "factor": float(op.factor)}
+    return flat, {"op": name, "factor": op.factor.item() if isinstance(op.factor, torch.Tensor) else op.factor}
 
 
 def in_order(tensor):

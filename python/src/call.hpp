@@ -48,6 +48,11 @@ struct CallSettings {
       call.timeout_ms = milliseconds(nb::cast<double>(value));
     } else if (key == "factor") {
       call.factor = nb::cast<double>(value);
+      if (nb::isinstance<nb::int_>(value) && !nb::int_(call.factor).equal(value)) {
+        throw nb::value_error(("a factor of " + nb::cast<std::string>(nb::str(value)) +
+                               " is not exact in double; whole numbers up to 2^53 are")
+                                  .c_str());
+      }
     } else if (key == "stream") {
       call.stream = reinterpret_cast<void*>(nb::cast<uintptr_t>(value));
     } else {

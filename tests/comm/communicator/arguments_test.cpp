@@ -21,6 +21,43 @@ void expect_refused(const Status& status, const std::string& says) {
 
 }  // namespace
 
+namespace {
+
+struct NoFactor {
+  DataType type;
+  double factor;
+  const char* says;
+};
+/// What no element of the type can be multiplied by.
+const NoFactor kNoFactors[] = {
+    {DataType::kInt32, 0.5, "a factor of 0.5 is not a value of int32"},
+    {DataType::kInt32, NAN, "a factor of nan is not a value of int32"},
+    {DataType::kUint64, INFINITY, "a factor of inf is not a value of uint64"},
+    {DataType::kInt8, 300, "a factor of 300 is not a value of int8"},
+    {DataType::kInt8, -129, "a factor of -129"},
+    {DataType::kUint8, -1, "a factor of -1"},
+    {DataType::kUint8, 256, "a factor of 256"},
+    {DataType::kInt16, 32768, "a factor of 32768"},
+    {DataType::kUint16, 65536, "a factor of 65536"},
+    {DataType::kUint32, 0x1p32, "a factor of 4294967296"},
+    {DataType::kInt64, 0x1p63, "is not a value of int64"},
+    {DataType::kUint64, 0x1p64, "is not a value of uint64"},
+    {DataType::kBool, NAN, "a factor of nan is not a value of bool"},
+    {DataType::kFloat32, 1e39, "a factor of 1e+39 becomes inf in fp32"},
+    {DataType::kFloat16, -1e39, "a factor of -1e+39 becomes -inf in fp32"},
+    {DataType::kBFloat16, 1e-50, "a factor of 1e-50 becomes 0 in fp32"},
+    {DataType::kFloat8E4M3, 1e300, "becomes inf in fp32, in which f8e4m3 is multiplied"},
+};
+/// What it can, up to the ends of its range.
+const std::pair<DataType, double> kFactors[] = {
+    {DataType::kInt8, -128},         {DataType::kUint8, 255},      {DataType::kInt32, -0x1p31},
+    {DataType::kUint32, 0x1p32 - 1}, {DataType::kInt64, -0x1p63},  {DataType::kUint64, 0x1p63},
+    {DataType::kBool, 0.5},          {DataType::kFloat32, 3.4e38}, {DataType::kFloat32, 1e-45},
+    {DataType::kFloat32, NAN},       {DataType::kFloat16, 1e6},    {DataType::kFloat16, INFINITY},
+    {DataType::kFloat64, 1e300}};
+
+}  // namespace
+
 TEST_CASE("bad arguments are refused by value, and the communicator goes on", "[one_host]") {
   require_all_ok(run_world(How::kForks, 2, [](Communicator& comm) {
     Buffer a(4096, false), b(4096, false);
@@ -39,6 +76,14 @@ TEST_CASE("bad arguments are refused by value, and the communicator goes on", "[
     expect_refused(comm.all_reduce(in, out, 7, type, ReduceOp::kSum, {.factor = 0.5}),
                    "a factor of 0.5");
     expect_refused(comm.reduce(in, out, 7, DataType::kBool, 0, ReduceOp::kAvg), "no avg of bool");
+    for (const auto& [held_by, factor, says] : kNoFactors) {
+      expect_refused(comm.all_reduce(in, out, 7, held_by, ReduceOp::kScaledSum, {.factor = factor}),
+                     says);
+    }
+    for (const auto& [held_by, factor] : kFactors) {
+      expect_ok(comm.all_reduce(in, out, 7, held_by, ReduceOp::kScaledSum, {.factor = factor}),
+                std::string(name(held_by)) + " times " + std::to_string(factor));
+    }
     expect_refused(comm.all_reduce(in, out, 7, type, ReduceOp::kSum,
                                    {.algorithm = static_cast<Algorithm>(88)}),
                    "algorithm 88");
