@@ -44,6 +44,7 @@ comm::PlanLimits host_limits(const comm::HostSizes& sizes, const base::HostMap& 
                         .offers = true,
                         .rank_order_only = config.reproducible},
           .algorithm = config.algorithm,
+          .wrapping_averages = config.wrapping_averages,
           .hosts = hosts,
           .title = title};
 }
@@ -67,6 +68,7 @@ comm::PlanLimits device_limits(const device::DeviceRunner& runner, int rank, con
                         .copies = runner.can_register(),
                         .rank_order_only = config.reproducible},
           .algorithm = config.algorithm,
+          .wrapping_averages = config.wrapping_averages,
           .hosts = runner.hosts(),
           .title = title};
 }

@@ -142,9 +142,11 @@ void Plans::choose_kernel(const Shape& shape, Prepared& prepared) const {
   // by 1. (In an exclusive scan rank 0 does so for rank 1, to which it sends.)
   const bool alone = contributors(call.collective, limits_.rank, limits_.ranks) <= 1 &&
                      call.type == DataType::kBool && form_of(call.collective).reduces;
-  const ReduceOp op = alone ? ReduceOp::kScaledSum : call.op;
-  prepared.function = kernels::move_function(call.type, op);
-  prepared.scaled = op == ReduceOp::kScaledSum;
+  // A sum that may wrap is divided like any other, but the kernel of an average does not wrap.
+  const bool wraps = call.op == ReduceOp::kAvg && limits_.wrapping_averages;
+  prepared.op = alone ? ReduceOp::kScaledSum : wraps ? ReduceOp::kSum : call.op;
+  prepared.function = kernels::move_function(call.type, prepared.op);
+  prepared.scaled = prepared.op == ReduceOp::kScaledSum;
   prepared.divisor = call.op == ReduceOp::kAvg ? static_cast<uint32_t>(limits_.ranks) : 1;
   prepared.identity = kernels::identity_bits(call.type, call.op);
 }
@@ -220,9 +222,13 @@ Result<engine::ExecutionPlan> Plans::make(const Shape& shape, Algorithm algorith
   return plan(std::move(program), false);
 }
 
+bool Plans::averages_exactly(const board::Call& call) const {
+  return tuner::averages_integers(call.type, call.op) && !limits_.wrapping_averages;
+}
+
 bool Plans::in_allowed_order(const board::Call& call, Algorithm algorithm) const {
-  return !limits_.available.rank_order_only || limits_.ranks == 1 ||
-         !form_of(call.collective).reduces ||
+  const bool rank_order_only = limits_.available.rank_order_only || averages_exactly(call);
+  return !rank_order_only || limits_.ranks == 1 || !form_of(call.collective).reduces ||
          algorithms::folds_in_rank_order(call.collective, algorithm, call.type);
 }
 
@@ -237,6 +243,12 @@ Status Plans::choose_forced(const Shape& shape, Algorithm forced, Prepared& prep
     return {Code::kUnavailable, fmt::format("there is no {} by {} here: {}", what, how, why)};
   }
   if (!in_allowed_order(shape.call, forced)) {
+    if (averages_exactly(shape.call)) {
+      return {Code::kUnavailable,
+              fmt::format("there is no {} of {} averages by {}: its partial sums could overflow; "
+                          "choose auto, two-shot or star, or a sum",
+                          what, name(shape.call.type), how)};
+    }
     return {Code::kUnavailable,
             fmt::format("{} by {} does not fold in rank order, as a reproducible communicator must",
                         what, how)};
@@ -286,6 +298,7 @@ Algorithm Plans::cheapest(const Shape& shape, bool references, bool process_copy
   available.type = call.type;
   available.hosts = hosts_.get();
   if (call.op == ReduceOp::kScaledSum) available.scaled = call.type;
+  available.rank_order_only = available.rank_order_only || averages_exactly(call);
   // As if in place: whether a rank's buffers are is its own affair, and ranks must choose alike.
   const bool in_place = call.collective != Collective::kAllToAllV;  // which never is
   const uint64_t bytes = model_bytes(call, static_cast<size_t>(limits_.ranks));

@@ -22,6 +22,7 @@ struct PlanLimits {
   tuner::LinkProfile profile;
   tuner::Available available;              // with `direct` as far as the transport goes
   Algorithm algorithm = Algorithm::kAuto;  // Config::algorithm
+  bool wrapping_averages = false;          // Config::wrapping_averages
   base::HostMap hosts = {};                // of `ranks`, or empty: all on one host
   std::string title = {};                  // of the communicator, for messages
 };
@@ -64,6 +65,8 @@ class Plans {
   Algorithm forced_algorithm(const board::Call& call) const;
   Result<engine::ExecutionPlan> make(const Shape& shape, Algorithm algorithm, int rank) const;
   std::string say_choice(const engine::Prepared& prepared) const;
+  /// Whether the call is an average of integers whose sum must not wrap.
+  bool averages_exactly(const board::Call& call) const;
   bool in_allowed_order(const board::Call& call, Algorithm algorithm) const;
   Status choose_forced(const Shape& shape, Algorithm forced, engine::Prepared& prepared) const;
   Status choose_automatically(const Shape& shape, engine::Prepared& prepared) const;

@@ -35,6 +35,7 @@ Result<std::optional<Communicator>> meet(const IdMeeting& meeting) {
   config.device = meeting.device;
   config.bootstrap_timeout = meeting.patience;
   config.most_channels = meeting.most_channels;
+  config.wrapping_averages = true;  // as NCCL's
   return std::optional<Communicator>(RONDO_TRY(Communicator::create(config)));
 }
 

@@ -218,7 +218,6 @@ uint64_t Pattern::reduced(uint64_t index, int ranks) const {
   if (shape_.type == DataType::kBool) return result != 0 ? 1 : 0;
   if (shape_.op == ReduceOp::kScaledSum) return result * static_cast<uint64_t>(kFactor);
   if (shape_.op != ReduceOp::kAvg) return result;
-  if (shape_.type == DataType::kUint8) result &= 0xff;  // the sum wraps before it is divided
   return result / static_cast<uint64_t>(ranks_);
 }
 

@@ -394,7 +394,7 @@ Status DeviceRunner::put(const engine::Operation& operation, uint64_t sequence) 
       .in = barrier ? programs_->scratch_in() : operation.in,
       .out = barrier ? programs_->scratch_out() : operation.out,
       .type = prepared.call.type,
-      .op = prepared.call.op,
+      .op = prepared.op,
       .protocol = plan.by_ll ? engine::Protocol::kLl : engine::Protocol::kSimple,
       .direct = plan.direct,
       .divisor = prepared.divisor,

@@ -85,6 +85,7 @@ struct Prepared {
   bool in_place;
   uint64_t hash;  // of call
   size_t element_bytes, in_bytes, out_bytes;
+  ReduceOp op;  // the kernel's
   kernels::MoveFunction function;
   uint32_t divisor;   // in finishing moves
   uint64_t identity;  // the operator's, in the first element_bytes bytes

@@ -20,7 +20,7 @@
 namespace rondo::comm {
 namespace {
 
-constexpr uint32_t kVersion = 12;
+constexpr uint32_t kVersion = 13;
 static_assert(std::is_trivially_copyable_v<RankFacts>);
 
 bool names_file(const std::string& links) { return !links.empty() && links != tuner::kBuiltIn; }
@@ -35,6 +35,7 @@ Result<RankFacts> own_facts(const Config& config, bool links_named, int ranks) {
   own.slots = static_cast<uint32_t>(config.slots);
   own.algorithm = static_cast<uint32_t>(config.algorithm);
   own.reproducible = config.reproducible ? 1 : 0;
+  own.wrapping_averages = config.wrapping_averages ? 1 : 0;
   own.links_named = links_named ? 1 : 0;
   own.slot_bytes = config.slot_bytes;
   std::random_device random;
@@ -104,6 +105,7 @@ void adopt(const RankFacts& settings, Config& config) {
   config.slot_bytes = settings.slot_bytes;
   config.algorithm = static_cast<Algorithm>(settings.algorithm);
   config.reproducible = settings.reproducible != 0;
+  config.wrapping_averages = settings.wrapping_averages != 0;
   config.pace = settings.pace;
 }
 

@@ -25,6 +25,7 @@ struct RankFacts {
   uint32_t slots;
   uint32_t algorithm;
   uint32_t reproducible;
+  uint32_t wrapping_averages;
   uint32_t links_named;
   uint64_t slot_bytes;
   uint64_t token;  // random

@@ -22,7 +22,8 @@ struct Available {
   /// Ranks announce the buffers that they offer before they go direct (engine::Runner), so that one
   /// that is in place can make all of them use slots. Kernels on a device do not.
   bool offers = false;
-  /// Reductions must fold in rank order (Config::reproducible).
+  /// Reductions must fold in rank order, at once and in one place: for Config::reproducible, and
+  /// where averages_integers().
   bool rank_order_only = false;
   /// The type folded, where the order matters; none: one that slots round.
   std::optional<DataType> type = {};
@@ -35,6 +36,12 @@ struct Available {
 /// Whether the algorithm can fold inputs that are scaled in transit. In one-shot every rank folds
 /// its own input unrounded and the others' rounded, which would give small types different bits.
 bool can_scale(DataType type, Algorithm algorithm);
+
+/// Whether the operation is an average of integers. A partial sum may be too large for the type, so
+/// one rank must add all inputs at once, in a wider type, and divide.
+constexpr bool averages_integers(DataType type, ReduceOp op) {
+  return op == ReduceOp::kAvg && !is_floating(type);
+}
 
 /// `bytes` as in Question. With several hosts, reductions that must fold in rank order go by two-shot,
 /// star or chain: their bits do not depend on which ranks share a host. Of equal predictions the first in the order of Algorithm wins. The

@@ -76,6 +76,7 @@ struct Config {
   /// Reductions fold in rank order 0..N-1, if necessary by another algorithm than the forced one: the
   /// same bits whatever the size, position, algorithm or memory; maybe slower. Or: RONDO_REPRODUCIBLE.
   bool reproducible = false;
+  bool wrapping_averages = false;  // of integers, as NCCL's: see ReduceOp
   /// The CUDA device whose memory holds this rank's buffers; -1: none, buffers are in host memory.
   /// Every rank has a device, or none has; ranks may share one. Communicator says what differs.
   int device = -1;
@@ -97,13 +98,12 @@ Result<std::optional<Place>> place_from_launcher();
 struct CallOptions {
   Algorithm algorithm = Algorithm::kAuto;  // kAuto: the communicator's choice
   std::chrono::milliseconds timeout{0};    // 0: the communicator's
-  /// kScaledSum only: the factor of this rank's input, applied in the type in which the sum is
-  /// folded, before adding. May differ from rank to rank.
+  /// kScaledSum only: the factor of this rank's input. May differ from rank to rank. Refused
+  /// (kInvalidArgument) if the type of the sum cannot hold it: ReduceOp has the rules.
   double factor = 1;
   /// With Config::device: the cudaStream_t on which the operation is enqueued; null: the legacy
   /// default stream. Without: must be null.
   void* stream = nullptr;
-
   friend bool operator==(const CallOptions&, const CallOptions&) = default;
 };
 

@@ -59,6 +59,8 @@ enum {
   RONDO_FLOAT8_E5M2 = 14
 };
 
+/* Sums and products of integers wrap around, as in MPI and NCCL. An average of integers does not
+ * wrap: it is the exact average, truncated towards zero. */
 typedef int32_t rondo_reduce_op;
 enum {
   RONDO_SUM = 0,
@@ -260,7 +262,9 @@ typedef struct rondo_call_options {
   rondo_algorithm algorithm; /* RONDO_AUTO: the communicator's choice */
   int32_t reserved;          /* 0 */
   int64_t timeout_ms;        /* 0: the communicator's */
-  double factor;             /* RONDO_SCALED_SUM only: factor of this rank's input */
+  /* RONDO_SCALED_SUM only: factor of this rank's input. RONDO_INVALID_ARGUMENT if the type cannot hold
+   * it: 0.5 or 300 for int8, 1e39 for float. */
+  double factor;
   void* stream; /* with a device: the cudaStream_t on which the operation is enqueued */
 } rondo_call_options;
 void rondo_call_options_init(rondo_call_options* options, size_t size);

@@ -33,9 +33,20 @@ enum class DataType : uint8_t {
 };
 inline constexpr int kDataTypes = 15;
 
-/// Stable, append-only. kAvg is a sum, divided once by the number of ranks at the very end
-/// (integers truncate towards zero). On bools sum and maximum are "or", product and minimum "and".
-/// supports() says which type has which operator.
+/// Stable, append-only. kAvg is a sum, divided once by the number of ranks at the very end.
+/// On bools sum and maximum are "or", product and minimum "and". supports() says which type has which
+/// operator.
+///
+/// Sums, scaled sums and products of integers wrap around, as in MPI and NCCL. The result is correct
+/// modulo 2^8, 2^16, 2^32 or 2^64, and signed integers are in two's complement. An average of integers
+/// does not wrap: it is the exact average, truncated towards zero. It uses only the algorithms that
+/// Config::reproducible allows. With Config::wrapping_averages the sum of an average wraps before it
+/// is divided, as in NCCL, and every algorithm may be used.
+///
+/// kScaledSum converts the factor to the type of the sum, which is fp32 for smaller floats, and
+/// multiplies before adding. For integers a factor must be a whole number in the range of the type.
+/// For bools it is true unless it is 0, and must not be NaN. For floats a finite factor other than 0
+/// must not become infinite or 0. NaN and infinity are allowed.
 enum class ReduceOp : uint8_t {
   kSum = 0,
   kProd = 1,

@@ -217,8 +217,7 @@ RONDO_DEVICE void fold_places(const Move& move, const FirstOperands& first,
                               const DivideBy<Folded>& divided, size_t at, size_t stride,
                               Access access) {
   constexpr bool kRare = std::is_same_v<Op, ScaledSum>;
-  constexpr bool kDivides =
-      std::is_same_v<Op, Avg> || (kRare && !std::is_same_v<Folded, bool>);
+  constexpr bool kDivides = std::is_same_v<Op, Avg> || (kRare && !std::is_same_v<Folded, bool>);
   constexpr int kElements = Place::kElements;
   using Raws = Vector[kUnroll];
   Raws even, odd;  // of sources with such numbers

@@ -120,8 +120,8 @@ inline std::string describe(const Case& c) {
          std::to_string(c.sources) + " destinations " + std::to_string(c.destinations) +
          " in place " + std::to_string(c.in_place) + " count " + std::to_string(c.count) +
          " placement " + std::to_string(static_cast<int>(c.placement)) + " nontemporal " +
-         std::to_string(c.nontemporal) + " scaled " + std::to_string(c.scaled) +
-         " divided " + std::to_string(c.divided);
+         std::to_string(c.nontemporal) + " scaled " + std::to_string(c.scaled) + " divided " +
+         std::to_string(c.divided);
 }
 
 // Different for every source, some that change nothing, and one that no type holds.

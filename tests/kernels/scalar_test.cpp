@@ -182,7 +182,8 @@ void check_integers(DataType type) {
   CHECK(reduce<T>(type, ReduceOp::kAvg, {kMost, kMost, kMost}, 3) == kMost);
   CHECK(reduce<T>(type, ReduceOp::kAvg, {kLeast, kLeast, kLeast}, 3) == kLeast);
   CHECK(reduce<T>(type, ReduceOp::kAvg, {kMost, kMost, kMost - 1}, 3) == kMost - 1);
-  CHECK(reduce<T>(type, ReduceOp::kAvg, {kLeast, kMost}, 2) == (std::is_signed_v<T> ? 0 : kMost / 2));
+  CHECK(reduce<T>(type, ReduceOp::kAvg, {kLeast, kMost}, 2) ==
+        (std::is_signed_v<T> ? 0 : kMost / 2));
   CHECK(reduce<T>(type, ReduceOp::kAvg, std::vector<T>(65535, kMost), 65535) == kMost);
   CHECK(reduce<T>(type, ReduceOp::kAvg, std::vector<T>(65535, kLeast), 65535) == kLeast);
   CHECK(reduce<T>(type, ReduceOp::kSum, {kMost, kMost}, 2) == static_cast<T>(-2) / 2);

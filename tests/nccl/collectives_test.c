@@ -262,8 +262,30 @@ static void sizes_and_roots(World* world) {
   }
 }
 
+/* As NCCL's: the sum wraps before it is divided. */
+static void averages_wrap(World* world) {
+  uint8_t in = 200, out[kMostRanks];
+  int8_t negative = -100, of_negative[kMostRanks];
+  steps_begin(world);
+  for (int l = 0; l < world->locals; ++l) {
+    expect_ok(__LINE__, ncclAllReduce(&in, &out[l], 1, ncclUint8, ncclAvg, world->comms[l], NULL));
+  }
+  steps_end(world);
+  steps_begin(world);
+  for (int l = 0; l < world->locals; ++l) {
+    expect_ok(__LINE__, ncclAllReduce(&negative, &of_negative[l], 1, ncclInt8, ncclAvg,
+                                      world->comms[l], NULL));
+  }
+  steps_end(world);
+  for (int l = 0; l < world->locals; ++l) {
+    expect(__LINE__, out[l] == (uint8_t)(200 * world->size) / world->size);
+    expect(__LINE__, of_negative[l] == (int8_t)(-100 * world->size) / world->size);
+  }
+}
+
 static void body(World* world) {
   every_type_and_operator(world);
+  averages_wrap(world);
   sizes_and_roots(world);
 }
 

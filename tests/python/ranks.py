@@ -44,7 +44,15 @@ def equal_blocks(c):
             same(c.all_to_all(whole), np.concatenate([data(rank, count * n, dtype)[count * r:count * (r + 1)] for rank in range(n)]))
     same(c.all_reduce(data(r, 6).reshape(2, 3), op="max"), data(n - 1, 6).reshape(2, 3))
     same(c.all_reduce(data(r, 4), op="avg"), (total(n, 4) / np.float32(n)).astype("float32"))
+    same(c.all_reduce(np.array([255 - r, r], "uint8"), op="avg"), np.array([sum(255 - k for k in range(n)) // n, (n - 1) // 2], "uint8"))
     same(c.all_reduce(data(r, 4), op="mulsum", factor=2.0), 2 * total(n, 4))
+    for dtype, factor, words in (("int32", 0.5, "not a value of int32"), ("int8", 300, "not a value of int8"), ("float32", 1e39, "becomes inf"),
+                                 ("int64", 2**53 + 1, "is not exact")):
+        try:
+            c.all_reduce(np.zeros(4, dtype), op="mulsum", factor=factor)
+            assert False, (dtype, factor)
+        except (ValueError, rondo.Error) as error:
+            assert words in str(error), error
     same(c.inclusive_scan(data(r, 9)), total(r + 1, 9))
     same(c.exclusive_scan(data(r, 9)), total(r, 9))
     same(c.all_gather(np.float32(r)), np.arange(n, dtype="float32"))

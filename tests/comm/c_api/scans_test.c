@@ -1,7 +1,6 @@
-/* rondo.h's scans, gather_v, scatter_v, registered memory, splits with a name, shrinks, hosts and a
- * launcher's place, as a C99 program sees them: on three forked ranks, blocking, asynchronous and in a
- * group; and what is refused. The others are
- * in c_api_test.c. */
+/* rondo.h's scans, gather_v, scatter_v, averages, registered memory, splits with a name, shrinks,
+ * hosts and a launcher's place, as a C99 program sees them: on three forked ranks, blocking,
+ * asynchronous and in a group; and what is refused. The others are in c_api_test.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -104,6 +103,21 @@ static void refusals(rondo_communicator* world) {
          "no plan for bits of floats");
 }
 
+/* A factor that a type cannot hold is refused; an average that fits does not wrap. */
+static void small_integers(rondo_communicator* world) {
+  const int8_t in = (int8_t)(100 + rank);
+  int8_t out = 0;
+  rondo_call_options options;
+  rondo_call_options_init(&options, sizeof options);
+  options.factor = 300;
+  expect(rondo_all_reduce(world, &in, &out, 1, RONDO_INT8, RONDO_SCALED_SUM, &options) ==
+                 RONDO_INVALID_ARGUMENT &&
+             strstr(rondo_last_error(), "a factor of 300 is not a value of int8") != NULL,
+         "a factor beyond the type");
+  expect(rondo_all_reduce(world, &in, &out, 1, RONDO_INT8, RONDO_AVG, NULL) == RONDO_OK, "average");
+  expect(out == 101, "the average of 303");
+}
+
 /* Rank 1 ends `whole`; the others go on. */
 static void shrinks(rondo_communicator* world) {
   rondo_communicator *whole = NULL, *left = NULL;
@@ -166,6 +180,7 @@ static void run_rank(const rondo_unique_id* id) {
     blocks(world, async);
   }
   refusals(world);
+  small_integers(world);
   hosts(world);
   registered(world);
   shrinks(world);

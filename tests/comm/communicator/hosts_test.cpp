@@ -8,6 +8,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <set>
 #include <sstream>
 
@@ -166,6 +167,22 @@ TEST_CASE("large messages go by hosts, and small ones through their first ranks"
     };
     expect(chosen(1 << 22) == Algorithm::kHierarchical, std::string(name(chosen(1 << 22))));
     expect(chosen(2) == Algorithm::kHierarchicalTree, std::string(name(chosen(2))));
+  });
+}
+
+TEST_CASE("averages of integers are exact over several hosts") {
+  run_on({0, 0, 1}, [](Communicator& comm) {
+    for (const size_t count : {size_t{1}, size_t{40'000}}) {
+      std::vector<int32_t> in(count, std::numeric_limits<int32_t>::max() - comm.rank()), out(count);
+      expect_ok(comm.all_reduce(in.data(), out.data(), count, DataType::kInt32, ReduceOp::kAvg),
+                "all_reduce");
+      expect(out == std::vector<int32_t>(count, std::numeric_limits<int32_t>::max() - 1),
+             "average " + std::to_string(out[0]));
+      const Status refused =
+          comm.all_reduce(in.data(), out.data(), count, DataType::kInt32, ReduceOp::kAvg,
+                          {.algorithm = Algorithm::kHierarchical});
+      expect(refused.code() == Code::kUnavailable, refused.to_string());
+    }
   });
 }
 

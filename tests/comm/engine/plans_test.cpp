@@ -92,4 +92,30 @@ TEST_CASE("a reproducible communicator between hosts folds in rank order") {
   }
 }
 
+TEST_CASE("averages of integers go in rank order, between hosts, too, unless they may wrap") {
+  const auto hosts = consecutive({4, 4});
+  for (const bool wraps : {false, true}) {
+    PlanLimits limits = limits_on(*hosts, 0);
+    limits.wrapping_averages = wraps;
+    limits.algorithm = Algorithm::kHierarchical;
+    Plans plans(limits);
+    for (const DataType type : {DataType::kInt8, DataType::kUint64, DataType::kFloat32}) {
+      for (const ReduceOp op : {ReduceOp::kAvg, ReduceOp::kSum}) {
+        const bool exact = op == ReduceOp::kAvg && !is_floating(type) && !wraps;
+        Shape shape = all_reduce_of(1 << 20);
+        shape.call.type = type;
+        shape.call.op = op;
+        const auto made = plans.find(shape);
+        REQUIRE(made.ok());
+        const Algorithm chosen = (*made)->staged.algorithm;
+        INFO(name(type) << " " << name(op) << " by " << name(chosen));
+        CHECK((chosen == Algorithm::kHierarchical) != exact);
+        if (exact) CHECK(algorithms::folds_in_rank_order(Collective::kAllReduce, chosen, type));
+        shape.call.algorithm = Algorithm::kHierarchical;
+        CHECK(plans.find(shape).ok() != exact);
+      }
+    }
+  }
+}
+
 }  // namespace rondo::comm::test

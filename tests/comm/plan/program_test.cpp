@@ -142,6 +142,14 @@ TEST_CASE("what is planned is what a communicator does: slots of many ranks, sca
   INFO(scaled.out << scaled.err);
   CHECK_THAT(scaled.out, says("refused: scaled inputs would be rounded differently"));
   CHECK_THAT(scaled.out, says("ring: the cheapest that is possible"));
+  const ProgramResult average =
+      plan({"all_reduce", "--ranks", "4", "--size", "1G", "-o", "avg", "-d", "int32"});
+  INFO(average.out << average.err);
+  CHECK_THAT(average.out, says("refused: does not fold in rank order"));
+  CHECK_THAT(average.out, says("two-shot: the cheapest that is possible"));
+  const ProgramResult forced = plan({"all_reduce", "--ranks", "4", "--size", "1G", "-o", "avg",
+                                     "-d", "int32", "--algorithm", "ring"});
+  CHECK_THAT(forced.out, says("although it is not possible here: does not fold in rank order"));
   const ProgramResult pairs =
       plan({"all_to_all", "--ranks", "65536", "--size", "1G", "--rank", "0"});
   CHECK(pairs.exit_code == 2);

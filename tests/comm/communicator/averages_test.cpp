@@ -1,0 +1,192 @@
+// Averages of integers: exact near the ends of every type, in every collective and by every algorithm
+// that is allowed; refused by the others; and as NCCL's where the communicator wants that.
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "comm/algorithms/algorithm.hpp"
+#include "tests/comm/communicator/world.hpp"
+
+namespace rondo::testing {
+namespace {
+
+__extension__ using Wide = __int128;
+
+/// Near one end of the type, near both in turn, or near 0.
+template <class T>
+T input(int rank, size_t i) {
+  using Limits = std::numeric_limits<T>;
+  const auto near = static_cast<T>((i / 4 + static_cast<size_t>(rank) * 3) % 11);
+  const T high = static_cast<T>(Limits::max() - near), low = static_cast<T>(Limits::min() + near);
+  switch (i % 4) {
+    case 0:
+      return high;
+    case 1:
+      return low;
+    case 2:
+      return rank % 2 == 0 ? low : high;
+    default:
+      return rank % 2 == 0 ? near : static_cast<T>(0 - near);
+  }
+}
+
+template <class T>
+T average(int size, size_t i) {
+  Wide sum = 0;
+  for (int rank = 0; rank < size; ++rank) sum += input<T>(rank, i);
+  return static_cast<T>(sum / size);
+}
+
+template <class T>
+std::vector<T> inputs(int rank, size_t count) {
+  std::vector<T> values;
+  for (size_t i = 0; i < count; ++i) values.push_back(input<T>(rank, i));
+  return values;
+}
+
+template <class T>
+void expect_averages(int size, const T* found, size_t first, size_t count,
+                     const std::string& what) {
+  for (size_t i = 0; i < count; ++i) {
+    const T wanted = average<T>(size, first + i);
+    if (found[i] == wanted) continue;
+    expect(false, what + ": element " + std::to_string(first + i) + " is " +
+                      std::to_string(found[i]) + ", not " + std::to_string(wanted));
+  }
+}
+
+/// Every collective that has averages. Returns how many of them this algorithm carried out.
+template <class T>
+int average_all(Communicator& comm, Algorithm algorithm, size_t count, bool library) {
+  constexpr DataType type = *DataTypeOf<T>::kValue;
+  const int n = comm.size(), rank = comm.rank(), root = n - 1;
+  const auto ranks = static_cast<size_t>(n), own = static_cast<size_t>(rank);
+  const std::string what = std::string(name(type)) + " by " + std::string(name(algorithm));
+  const CallOptions options{.algorithm = algorithm};
+  const std::vector<T> all = inputs<T>(rank, count * ranks);
+  Buffer in(all.size() * sizeof(T), library), out(all.size() * sizeof(T), library);
+  std::memcpy(in.data(), all.data(), in.bytes());
+  auto* const found = reinterpret_cast<T*>(out.data());
+  int done = 0;
+  const auto judge = [&](const Status& status, size_t first, size_t elements) {
+    if (algorithm != Algorithm::kAuto && !status.ok()) {
+      expect(status.code() == Code::kUnavailable, what + ": " + status.to_string());
+      return;
+    }
+    expect_ok(status, what);
+    ++done;
+    expect_averages(n, found, first, elements, what);
+  };
+  const ReduceOp op = ReduceOp::kAvg;
+  judge(comm.all_reduce(in.data(), found, count, type, op, options), 0, count);
+  judge(comm.reduce(in.data(), found, count, type, root, op, options), 0, rank == root ? count : 0);
+  judge(comm.reduce_scatter(in.data(), found, count, type, op, options), own * count, count);
+  std::vector<size_t> counts;
+  size_t first = 0;
+  for (size_t r = 0; r < ranks; ++r) counts.push_back(count > r ? count - r : 0);
+  for (size_t r = 0; r < own; ++r) first += counts[r];
+  judge(comm.reduce_scatter_v(in.data(), found, counts, {}, type, op, options), first, counts[own]);
+  return done;
+}
+
+template <class T>
+void by_every_algorithm(Communicator& comm) {
+  for (int a = 0; a < kAlgorithms; ++a) {
+    const auto algorithm = static_cast<Algorithm>(a);
+    int done = 0;
+    for (const size_t count : {size_t{1}, size_t{77}, size_t{2500}}) {
+      done += average_all<T>(comm, algorithm, count, count != 77);
+    }
+    if (algorithm == Algorithm::kAuto) expect_eq(done, 12, "auto");
+    if (algorithm == Algorithm::kTwoShot || algorithm == Algorithm::kStar) {
+      expect(done > 0, std::string(name(algorithm)) + " did nothing");
+    }
+    const bool in_order = algorithms::traits_of(algorithm).folds_in_rank_order;
+    if (!in_order && comm.size() > 1) expect_eq(done, 0, std::string(name(algorithm)));
+  }
+}
+
+void of_every_type(Communicator& comm) {
+  by_every_algorithm<int8_t>(comm);
+  by_every_algorithm<uint8_t>(comm);
+  by_every_algorithm<int16_t>(comm);
+  by_every_algorithm<uint16_t>(comm);
+  by_every_algorithm<int32_t>(comm);
+  by_every_algorithm<uint32_t>(comm);
+  by_every_algorithm<int64_t>(comm);
+  by_every_algorithm<uint64_t>(comm);
+}
+
+template <class T>
+T average_of(Communicator& comm, T even, T odd) {
+  const T in = comm.rank() % 2 == 0 ? even : odd;
+  T out = 0;
+  expect_ok(comm.all_reduce(&in, &out, 1, *DataTypeOf<T>::kValue, ReduceOp::kAvg), "all_reduce");
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("averages of integers are exact, by every algorithm that is allowed") {
+  for (const int size : sizes({2, 3, 1, 4, 5, 7})) {
+    INFO(size << " ranks");
+    Config config;
+    if (size % 2 == 0) config.slot_bytes = 512;  // many rounds
+    require_all_ok(run_world(How::kThreads, size, of_every_type, config));
+  }
+  require_all_ok(run_world(kHows.back(), 3, of_every_type));
+}
+
+TEST_CASE("an algorithm that adds partial sums gives way to another, or is refused by name") {
+  Config config;
+  config.algorithm = Algorithm::kRing;
+  require_all_ok(run_world(
+      How::kThreads, 3,
+      [](Communicator& comm) {
+        const auto chosen = [&](DataType type, ReduceOp op) {
+          return comm.plan(Collective::kAllReduce, 1000, type, false, Algorithm::kAuto, op)
+              .algorithm;
+        };
+        expect(chosen(DataType::kInt32, ReduceOp::kAvg) != Algorithm::kRing, "a ring");
+        expect(chosen(DataType::kInt32, ReduceOp::kSum) == Algorithm::kRing, "no ring");
+        expect(chosen(DataType::kFloat32, ReduceOp::kAvg) == Algorithm::kRing, "no ring of floats");
+        std::vector<int32_t> data(1000, std::numeric_limits<int32_t>::max());
+        for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kTree}) {
+          const Status refused = comm.all_reduce(data.data(), data.data(), 1000, DataType::kInt32,
+                                                 ReduceOp::kAvg, {.algorithm = algorithm});
+          expect(refused.code() == Code::kUnavailable, refused.to_string());
+          expect(refused.message().find("int32 averages by " + std::string(name(algorithm))) !=
+                     std::string::npos,
+                 refused.to_string());
+        }
+        expect_ok(comm.all_reduce(data.data(), data.data(), 1000, DataType::kInt32, ReduceOp::kAvg),
+                  "afterwards");
+        expect(data == std::vector<int32_t>(1000, std::numeric_limits<int32_t>::max()), "average");
+      },
+      config));
+}
+
+TEST_CASE("a communicator may want averages that wrap, with every algorithm; so do its parts") {
+  Config config;
+  config.wrapping_averages = true;
+  config.algorithm = Algorithm::kRing;
+  require_all_ok(run_world(
+      How::kThreads, 2,
+      [](Communicator& comm) {
+        auto part = comm.duplicate();
+        expect_ok(part.status(), "duplicate");
+        for (Communicator* const c : {&comm, &*part}) {
+          expect(c->plan(Collective::kAllReduce, 1000, DataType::kUint8, false, Algorithm::kAuto,
+                         ReduceOp::kAvg)
+                         .algorithm == Algorithm::kRing,
+                 "no ring");
+          expect_eq(average_of<uint8_t>(*c, 200, 250) + 0, 97, "uint8");
+          expect_eq(average_of<int8_t>(*c, 100, 120) + 0, -18, "int8");
+          expect_eq(average_of<int64_t>(*c, int64_t{1} << 62, int64_t{1} << 62),
+                    -(int64_t{1} << 62), "int64");
+        }
+      },
+      config));
+}
+
+}  // namespace rondo::testing
