@@ -336,7 +336,7 @@ Communicator::Impl::~Impl() {
     left_alone->push_back(std::move(progress_));
     left_alone->push_back(std::move(runner_));
     left_alone->push_back(std::shared_ptr<comm::Agent>(std::move(agent_)));
-    left_alone->insert(left_alone->end(), life_ports_.begin(), life_ports_.end());
+    left_alone->push_back(std::move(life_port_));
     left_alone->push_back(std::shared_ptr<device::DeviceRunner>(std::move(device_)));
     return;
   }

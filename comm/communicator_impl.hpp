@@ -57,9 +57,8 @@ struct Group {
 
 /// The port by which other hosts see that this process lives.
 struct LifePort {
-  explicit LifePort(std::shared_ptr<const transport::UniqueFd> listening)
-      : socket(std::move(listening)), in_children(socket->get()) {}
-  std::shared_ptr<const transport::UniqueFd> socket;
+  explicit LifePort(ListeningPort place) : at(std::move(place)), in_children(at.socket->get()) {}
+  ListeningPort at;
   ClosedInChildren in_children;
 };
 
@@ -72,6 +71,7 @@ struct Parent {
   bool named = false;              // the title is the caller's, and errors begin with it
   std::string place{};             // where to meet; else as Config says
   std::shared_ptr<const transport::UniqueFd> listening{};  // Identity::listening
+  std::shared_ptr<LifePort> life_port{};                   // else one of its own
   /// Not null: where a communicator goes whose last exchange has ended with a death, so that other
   /// ranks may have it.
   std::unique_ptr<Communicator::Impl>* undecided = nullptr;
@@ -255,9 +255,9 @@ class Communicator::Impl {
   uint64_t splits_ = 0;                     // so far
   uint64_t token_ = 0;                      // no other communicator's
   std::vector<int> former_ranks_;           // of one that shrink() has made
-  // Where this rank listens, here and in the communicators from which shrink() has made this one: a
-  // rank that was left out there must not take this one for ended.
-  std::vector<std::shared_ptr<comm::LifePort>> life_ports_;
+  // Over TCP: where this rank listens, also in the communicators that shrink() makes from this one. A
+  // rank that is left out of these must not take this one for ended.
+  std::shared_ptr<comm::LifePort> life_port_;
   comm::Identity identity_;           // with which it has met
   bool is_at_last_exchange_ = false;  // of setting it up
   std::unique_ptr<Impl> undecided_;   // by shrink(): other ranks may have got it

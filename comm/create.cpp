@@ -150,6 +150,7 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::come(const Confi
     identity->listening = parent.listening;
     identity->is_kept_place = true;
   }
+  if (parent.life_port) identity->own_port = parent.life_port->at;
   auto bootstrap = comm::Bootstrap::meet(*identity, settled.name, settled.bootstrap_timeout,
                                          parent.interrupt, parent.failing);
   RONDO_TRY(bootstrap.status());
@@ -185,8 +186,11 @@ Status Communicator::Impl::set_up(const comm::Parent& parent) {
   auto introduced = RONDO_TRY(comm::introduce(bootstrap_, config_, parent.links));
   links_ = introduced.links;
   token_ = introduced.token;
-  if (bootstrap_.hosts().hosts() > 1) {
-    life_ports_.push_back(std::make_shared<comm::LifePort>(bootstrap_.listening()));
+  life_port_ = parent.life_port;
+  if (life_port_ == nullptr && bootstrap_.listening() != nullptr) {
+    const comm::RankHost& own = bootstrap_.places()[static_cast<size_t>(bootstrap_.rank())];
+    life_port_ = std::make_shared<comm::LifePort>(comm::ListeningPort{
+        .socket = bootstrap_.listening(), .address = own.address, .port = own.port});
   }
   auto memory = RONDO_TRY(comm::reach_peers(bootstrap_, introduced));
   warn_of_rejected_instruction_set();

@@ -69,14 +69,10 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::make_remainder(
                       .members = comm::name_ranks(members) + " of " + title_,
                       .place = bootstrap_.meeting_place(members.front()),
                       .listening = config.rank == 0 ? bootstrap_.listening() : nullptr,
+                      .life_port = life_port_,
                       .undecided = &undecided_});
-  const auto hand_on = [&](Impl& remainder) {
-    remainder.former_ranks_ = members;
-    remainder.life_ports_.insert(remainder.life_ports_.end(), life_ports_.begin(),
-                                 life_ports_.end());
-  };
-  if (made.ok()) hand_on(**made);
-  if (undecided_) hand_on(*undecided_);
+  if (made.ok()) (*made)->former_ranks_ = members;
+  if (undecided_) undecided_->former_ranks_ = members;
   return made;
 }
 

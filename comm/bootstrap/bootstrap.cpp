@@ -108,12 +108,18 @@ class Bootstrap::Impl {
     if (!here.ok()) return star_->fail(here.status());
     auto interface = interface_for_data();
     if (!interface.ok()) return star_->fail(interface.status());
-    auto listener = listen_anywhere(interface->address);
-    if (!listener.ok()) return star_->fail(listener.status());
-    listening_ = std::make_shared<const UniqueFd>(std::move(listener->socket));
+    ListeningPort own = identity.own_port;
+    if (own.socket == nullptr) {
+      auto listener = listen_anywhere(interface->address);
+      if (!listener.ok()) return star_->fail(listener.status());
+      own = {.socket = std::make_shared<const UniqueFd>(std::move(listener->socket)),
+             .address = interface->address,
+             .port = listener->port};
+    }
+    listening_ = own.socket;
     auto blobs = star_->all_gather(
         pack_blobs({here->name, here->boot_id, here->network, here->uid, interface->name,
-                    interface->address, std::to_string(listener->port), random_hex()}));
+                    own.address, std::to_string(own.port), random_hex()}));
     if (!blobs.ok()) return blobs.status();
     std::vector<std::string> tickets;
     for (const std::string& blob : *blobs) {

@@ -11,6 +11,13 @@
 
 namespace rondo::comm {
 
+/// Where a rank listens.
+struct ListeningPort {
+  std::shared_ptr<const transport::UniqueFd> socket;
+  std::string address;
+  int port = 0;
+};
+
 struct Identity {
   int rank = 0;
   int world_size = 1;
@@ -30,6 +37,9 @@ struct Identity {
   bool is_kept_place = false;
   /// Of rank 0: that socket.
   std::shared_ptr<const transport::UniqueFd> listening{};
+  /// Where this rank goes on to listen for communicators that are made from this one; without a
+  /// socket: at a port that it opens.
+  ListeningPort own_port{};
 };
 
 /// Config::rank and world_size, else the first launcher (launchers.hpp), else one rank alone.
