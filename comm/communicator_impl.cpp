@@ -144,12 +144,13 @@ Status Communicator::Impl::check_senders(int peer) {
   for (int r = 0; r < size(); ++r) {
     if (r != rank()) others.push_back(r);
   }
-  RONDO_TRY(watch_->check_alive(others, "try_probe"));
+  Status raised = watch_->check_alive(others, "during try_probe");
   const auto has_left = [this](int r) { return board_->has_left(r); };
   const bool none_comes =
       peer == kAnySource ? !others.empty() && std::all_of(others.begin(), others.end(), has_left)
                          : peer != rank() && has_left(peer);
-  return none_comes ? watch_->abandoned(peer, "try_probe") : Status();
+  if (raised.ok() && none_comes) raised = watch_->abandoned(peer, "try_probe");
+  return raised.ok() ? raised : board_->error();
 }
 
 Status Communicator::Impl::check_work(std::string_view call, const WorkState* work) const {
@@ -242,13 +243,14 @@ Status Communicator::Impl::need_queue() {
 
 // A call has thrown: it may be half done, and peers may wait for the rest.
 Status Communicator::Impl::broken_off() noexcept {
-  Status error = board_->raise(base::caught());
+  board_->propose(base::caught());
   if (device_) device_->abort();
+  // Another thread may have the runner, and finds the error.
+  const bool queued = is_queued();
+  if (!queued) (void)runner_->withdraw();
+  Status error = queued ? board_->error() : runner_->await_settled();
   if (group_) (void)group_->refuse(error);
-  // Another thread has the runner, and finds the error.
-  if (is_queued()) return error;
-  (void)runner_->withdraw();
-  return runner_->await_release();
+  return error;
 }
 
 std::vector<int> Communicator::Impl::hosts() const {
@@ -317,7 +319,7 @@ void Communicator::Impl::abort(const std::string& reason) {
 }
 
 void Communicator::Impl::fail(const Status& error) {
-  (void)board_->raise(error);
+  board_->propose(error);
   if (device_) device_->abort();
 }
 

@@ -76,14 +76,15 @@ Status Communicator::Impl::check_members(const SplitPart& part) {
   board_->state(rank()).heartbeat.fetch_add(1, std::memory_order_relaxed);
   Status status = watch_->check_split(part.members, part.number, part.called);
   if (!status.ok()) return status;
-  status = board_->error();
+  if (board_->has_error()) status = board_->read_error();
   std::vector<int> needed = part.members;
   for (int r = 0; r < size(); ++r) {
     if (board_->hears_through(r)) needed.push_back(r);
   }
-  if (status.ok()) status = watch_->check_alive(needed, part.called);
-  if (!status.ok() && device_) device_->abort();
-  return status;
+  if (status.ok()) status = watch_->check_alive(needed, fmt::format("during {}", part.called));
+  if (status.ok()) return {};
+  if (device_) device_->abort();
+  return board_->error();
 }
 
 Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::make_part(const SplitPart& part) {

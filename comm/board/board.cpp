@@ -288,31 +288,31 @@ void Board::wake_all() const {
 
 Status Board::raise(const Status& status) const {
   propose(status);
-  return error();
-}
-
-Status Board::error() const {
-  if (!has_error()) return {};
-  if (places_.several()) await_verdict();
   return read_error();
 }
 
-// Not seen by spinning loops: only who has found an error comes here.
-void Board::await_verdict() const {
-  constexpr int64_t kMostNs = 2'000'000'000;
+Status Board::error() const {
   constexpr timespec kPause{0, 1'000'000};
-  const int64_t until = base::now_ns() + kMostNs;
+  if (!has_error()) return {};
+  while (!has_verdict()) nanosleep(&kPause, nullptr);
+  return read_error();
+}
+
+// Not seen by spinning loops: only a rank that has found an error comes here.
+bool Board::has_verdict() const {
+  constexpr int64_t kMostNs = 2'000'000'000;
+  if (!places_.several() || !has_error()) return true;
   // Acquire: pairs with the release by which the agent publishes the verdict's text (Mirror).
-  while (first_error_->verdict.load(std::memory_order_acquire) == 0) {
-    const int64_t now = base::now_ns();
-    if (now > until || !agent_looks(now)) {
-      uint32_t none = 0;
-      const uint32_t finder = first_error_->finder.load(std::memory_order_acquire);
-      first_error_->verdict.compare_exchange_strong(none, finder, std::memory_order_acq_rel);
-      return;
-    }
-    nanosleep(&kPause, nullptr);
-  }
+  if (first_error_->verdict.load(std::memory_order_acquire) != 0) return true;
+  const int64_t now = base::now_ns();
+  int64_t asked_ns = 0;
+  // Relaxed: a fact by itself.
+  if (asked_ns_.compare_exchange_strong(asked_ns, now, std::memory_order_relaxed)) asked_ns = now;
+  if (now - asked_ns <= kMostNs && agent_looks(now)) return false;
+  uint32_t none = 0;
+  const uint32_t finder = first_error_->finder.load(std::memory_order_acquire);
+  first_error_->verdict.compare_exchange_strong(none, finder, std::memory_order_acq_rel);
+  return true;
 }
 
 // An agent looks every 100 ms, and every 20 ms while some rank waits for long. On a machine that has

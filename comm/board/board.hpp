@@ -245,6 +245,8 @@ class BoardView {
   /// The error all ranks report, or ok.
   Status error() const { return has_error() ? read_error() : Status(); }
   bool has_error() const { return first_error_->finder.load(std::memory_order_relaxed) != 0; }
+  /// The error as far as it is known now: see Board::has_verdict(). REQUIRES: has_error().
+  Status read_error() const;
 
   /// Which host each rank is on, as the host's first rank has written it; from a board that a stranger
   /// reads, as far as it makes sense. A single host has no name.
@@ -257,7 +259,6 @@ class BoardView {
   OperationRecord* records(int peer) const {
     return records_ + static_cast<uint64_t>(peer) * kHistory;
   }
-  Status read_error() const;
 
   // Not const: Board writes through them. A mere view does not.
   int ranks_;
@@ -387,15 +388,18 @@ class Board : public BoardView {
   void wake(int peer) const;
   void wake_all() const;
 
-  /// The error all ranks report, or ok. Across hosts, waits for the verdict of rank 0's host, two
-  /// seconds at most, and not where this host's agent has ended or stands still; without a verdict
-  /// this host's own error holds for its ranks.
-  Status error() const;
-  /// Makes `status` that error unless there is one already, wakes everybody, and returns the one
-  /// that holds.
+  /// Makes `status` the error of all ranks unless there is one already, and wakes everybody. Returns
+  /// the error as it is known now. Never waits: a rank stops first, and then asks for the verdict.
   Status raise(const Status& status) const;
-  /// The same without waiting for a verdict.
+  /// The same without the result.
   void propose(const Status& status) const;
+  /// Whether it is known which error all ranks report, or there is none. Never waits. Across hosts it
+  /// is false until the verdict of rank 0's host has come. After two seconds of asking, or if this
+  /// host's agent has ended or stands still, this host's own error becomes the verdict for its ranks.
+  bool has_verdict() const;
+  /// The error all ranks report, or ok. Waits until has_verdict(): only for a thread that has stopped
+  /// touching peers' memory, and that serves no other communicator.
+  Status error() const;
   /// Across hosts: whether this host's agent has not ended and does not stand still.
   bool agent_looks(int64_t now_ns) const;
   /// Across hosts: the process of this host's agent is known to have ended.
@@ -427,14 +431,14 @@ class Board : public BoardView {
   std::atomic<uint64_t>* counts(int peer, uint64_t sequence) const;
   std::optional<uint64_t> read_count(int peer, uint64_t sequence, size_t index) const;
 
-  void await_verdict() const;
-
   int rank_;
   Places places_;
   uint64_t counts_kept_;  // of a rank's last all_to_all_v's
   RankState* own_;
   OperationRecord* own_records_;
   std::string errors_begin_;
+  mutable std::atomic<int64_t> asked_ns_{
+      0};                       // when the first of this rank's threads asked; 0: none
   mutable std::mutex raising_;  // of this rank's threads: they share its ErrorText
 };
 

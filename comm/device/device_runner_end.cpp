@@ -158,10 +158,11 @@ Result<bool> DeviceRunner::await_launches(int64_t longest_ns) const {
   return false;
 }
 
+// Kernels stop before this thread waits for the verdict.
 Status DeviceRunner::raise(const Status& status) const {
-  Status first = board_.raise(status);
+  board_.propose(status);
   memory_->raise_aborts();
-  return first;
+  return board_.error();
 }
 
 Status DeviceRunner::raise_own(const Status& status) const {
@@ -211,16 +212,8 @@ void DeviceRunner::look_after_replays() {
 }
 
 Status DeviceRunner::find_dead(std::string_view meanwhile) {
-  for (int dead = 0; dead < board_.ranks(); ++dead) {
-    if (!watch_.has_ended(dead)) continue;
-    const board::RankState& state = board_.state(dead);
-    if (state.life.load(std::memory_order_acquire) == static_cast<uint32_t>(board::Life::kGone)) {
-      continue;
-    }
-    return raise({Code::kPeerDied, fmt::format("rank {} (pid {}) ended while {}; found by rank {}",
-                                               dead, state.pid.load(), meanwhile, board_.rank())});
-  }
-  return {};
+  const Status dead = watch_.check_all_alive(fmt::format("while {}", meanwhile));
+  return dead.ok() ? dead : raise(dead);
 }
 
 Status DeviceRunner::find_absent(uint64_t sequence) {

@@ -96,7 +96,9 @@ void DeviceRunner::lose_wire(const Status& why) {
 Status DeviceRunner::explain_lost() {
   const uint64_t sequence = sequence_.load(std::memory_order_relaxed);
   const auto posted = board_.read(board_.rank(), sequence);
-  (void)watch_.link_failed(lost_, posted ? posted->call.to_string() : "a collective", -1);
+  const std::string what = posted ? posted->call.to_string() : "a collective";
+  board::NewsWait news;
+  board::NewsWait::await([&] { return watch_.explain_link(lost_, what, -1, news); });
   memory_->raise_aborts();
   return board_.error();
 }

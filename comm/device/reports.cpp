@@ -66,6 +66,12 @@ Status message_timeout(const FoundReport& found) {
                       report.message.sends ? "recv" : "send")};
 }
 
+// The kernels have ended, and this thread serves this communicator only: it may wait.
+void await_row(const board::Watch& watch, const DeviceReport& report) {
+  board::NewsWait news;
+  board::NewsWait::await([&] { return watch.has_row(report.peer, report.sequence, news); });
+}
+
 // By copies, for which ranks know of peers' buffers only that they lie where their own do.
 Status place_mismatch(const board::Board& board, const FoundReport& found) {
   const DeviceReport& report = *found.report;
@@ -109,7 +115,7 @@ std::string culprit(const ProcessMemory& memory, uint32_t channels, const board:
 Status timeout(const ProcessMemory& memory, uint32_t channels, const board::Board& board,
                board::Watch& watch, const FoundReport& found) {
   const DeviceReport& report = *found.report;
-  watch.await_row(report.peer, report.sequence);
+  await_row(watch, report);
   const auto ours = board.read(found.rank, report.sequence);
   for (int peer = 0; ours && peer < board.ranks(); ++peer) {
     const auto theirs = board.read(peer, report.sequence);
@@ -164,7 +170,7 @@ Status explain_reports(const ProcessMemory& memory, uint32_t channels, const boa
                     operation(board, found.rank, found.report->sequence), found.rank)};
       }
       const auto call = board.read(found.rank, found.report->sequence);
-      watch.await_row(found.report->peer, found.report->sequence);
+      await_row(watch, *found.report);
       return watch.mismatch(found.rank, found.report->peer, found.report->sequence,
                             call ? call->call.to_string() : "a collective");
     }

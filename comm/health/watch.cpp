@@ -22,18 +22,31 @@ namespace {
 constexpr int64_t kHeartbeatWindowNs = 100'000'000;
 // The same where heartbeats of other hosts come through agents (control/agent.hpp).
 constexpr int64_t kFarHeartbeatWindowNs = 500'000'000;
-constexpr int64_t kLongestRowWaitNs = 1'000'000'000;
-constexpr timespec kRowPause{0, 1'000'000};
-// A connection that closes is seen before the end of the process that closed it, or its agent's word,
-// which takes a quiet turn of that agent (control/agent.cpp: 100 ms) and the way here. Counted in looks:
-// where this process gets no CPU, the agents may get none either.
-constexpr int kLooksForTheLost = 1000;
+// Of a NewsWait. A connection that closes is seen before the end of the process that closed it, or its
+// agent's word, which takes a quiet turn of that agent (control/agent.cpp: 100 ms) and the way here.
+constexpr int64_t kBetweenLooksNs = 1'000'000;
+constexpr int kMostLooks = 1000;
 // A wait of this length is shown in the process's other communicators.
 constexpr int64_t kLongWaitNs = 10'000'000;
 // Of RankState::failed_split, for the Code.
 constexpr int kCodeBits = 8;
 
 }  // namespace
+
+bool NewsWait::is_due() {
+  const int64_t now = base::now_ns();
+  if (now < next_ns_) return false;
+  next_ns_ = now + kBetweenLooksNs;
+  ++looks_;
+  return true;
+}
+
+bool NewsWait::is_over() const { return looks_ > kMostLooks; }
+
+void NewsWait::pause() {
+  constexpr timespec kPause{0, kBetweenLooksNs};
+  nanosleep(&kPause, nullptr);
+}
 
 std::string Wait::what() const {
   return call != nullptr ? fmt::format("{} (operation {})", call->to_string(), sequence) : transfer;
@@ -80,7 +93,7 @@ Status Watch::check(const Wait& wait) {
   if (now_is - wait.since_ns > kLongWaitNs) elsewhere_.show(std::max(wait.peer, -1));
   if (show_messages_) show_messages_(wait.since_ns);
 
-  if (board_.has_error()) return board_.error();
+  if (board_.has_error()) return board_.read_error();
   if (wait.call != nullptr) {
     if (Status s = find_mismatch(wait); !s.ok()) return s;
   }
@@ -131,17 +144,23 @@ Status Watch::find_dead(const Wait& wait) {
          !board_.hears_through(dead))) {
       continue;
     }
-    return raise_death(dead, wait.what());
+    return raise_death(dead, "during " + wait.what());
   }
   return {};
 }
 
-Status Watch::check_alive(std::span<const int> ranks, std::string_view what) {
+Status Watch::check_alive(std::span<const int> ranks, std::string_view when) {
   for (int dead = find_dead_(0); dead >= 0; dead = find_dead_(dead + 1)) {
     const bool matters = std::find(ranks.begin(), ranks.end(), dead) != ranks.end();
-    if (matters && !board_.has_left(dead)) return raise_death(dead, what);
+    if (matters && !board_.has_left(dead)) return raise_death(dead, when);
   }
   return {};
+}
+
+Status Watch::check_all_alive(std::string_view when) {
+  std::vector<int> all(static_cast<size_t>(board_.ranks()));
+  std::iota(all.begin(), all.end(), 0);
+  return check_alive(all, when);
 }
 
 void Watch::fail_split(uint64_t number, Code code) const {
@@ -163,7 +182,7 @@ Status Watch::check_split(std::span<const int> ranks, uint64_t number,
   return {};
 }
 
-Status Watch::raise_death(int rank, std::string_view what) {
+Status Watch::raise_death(int rank, std::string_view when) {
   const board::Places& places = board_.places();
   if (places.several() && rank == places.hosts.ranks_on(places.hosts.host_of(board_.rank()))[0]) {
     board_.agent_has_ended();  // nobody waits for a verdict from it
@@ -172,8 +191,8 @@ Status Watch::raise_death(int rank, std::string_view what) {
       board_.state(rank).life.load(std::memory_order_acquire) == static_cast<uint32_t>(Life::kLost);
   return board_.raise(
       {Code::kPeerDied,
-       fmt::format("{} {} during {}; found by rank {}", board_.name_of(rank),
-                   is_lost ? "did not answer, and may live," : "ended", what, board_.rank())});
+       fmt::format("{} {} {}; found by rank {}", board_.name_of(rank),
+                   is_lost ? "did not answer, and may live," : "ended", when, board_.rank())});
 }
 
 Status Watch::find_mismatch(const Wait& wait) {
@@ -198,17 +217,20 @@ Status Watch::abandoned(int peer, const std::string& transfer) {
 }
 
 // The rank that died or left is a better answer than one of its connections.
-Status Watch::link_failed(const Status& link, const std::string& what, int peer) {
-  std::vector<int> all(static_cast<size_t>(board_.ranks()));
-  std::iota(all.begin(), all.end(), 0);
-  const bool is_lost = link.code() == Code::kPeerDied;
-  for (int look = 0; is_lost && look < kLooksForTheLost && !board_.has_error(); ++look) {
-    RONDO_TRY(check_alive(all, what));
-    if (peer >= 0 && board_.has_left(peer)) return abandoned(peer, what);
-    nanosleep(&kRowPause, nullptr);
+bool Watch::explain_link(const Status& link, const std::string& what, int peer, NewsWait& wait) {
+  if (board_.has_error()) return true;
+  if (link.code() == Code::kPeerDied) {
+    if (!wait.is_due()) return false;
+    if (!check_all_alive("during " + what).ok()) return true;
+    if (peer >= 0 && board_.has_left(peer)) {
+      (void)abandoned(peer, what);
+      return true;
+    }
+    if (!wait.is_over()) return false;
   }
-  return board_.raise({link.code(), fmt::format("{} during {}; found by rank {}", link.message(),
-                                                what, board_.rank())});
+  board_.propose({link.code(), fmt::format("{} during {}; found by rank {}", link.message(), what,
+                                           board_.rank())});
+  return true;
 }
 
 Status Watch::find_uneven(int rank, int peer, uint64_t sequence, const Call& call) {
@@ -226,22 +248,18 @@ Status Watch::find_uneven(int rank, int peer, uint64_t sequence, const Call& cal
   return {};
 }
 
-void Watch::await_row(int peer, uint64_t sequence) const {
-  if (peer < 0 || board_.is_local(peer)) return;
+bool Watch::has_row(int peer, uint64_t sequence, NewsWait& wait) const {
+  if (peer < 0 || board_.is_local(peer) || board_.has_error()) return true;
   // What makes agents send rows often (control/agent.cpp).
   RankState& own = board_.state(board_.rank());
   own.waiting_since_ns.store(1, std::memory_order_relaxed);
   own.waiting_for.store(peer, std::memory_order_relaxed);
-  const int64_t until = base::now_ns() + kLongestRowWaitNs;
   // Where one operation is missing that is remembered, the row was sent while nobody waited.
   const uint64_t oldest = sequence > kHistory ? sequence - kHistory + 1 : 1;
-  const auto is_whole = [&] {
-    const uint64_t begun = board_.last_begun(peer);
-    return begun >= sequence && (board_.read(peer, oldest) || begun >= oldest + kHistory);
-  };
-  while (!is_whole() && !board_.has_error() && base::now_ns() < until) {
-    nanosleep(&kRowPause, nullptr);
-  }
+  const uint64_t begun = board_.last_begun(peer);
+  if (begun >= sequence && (board_.read(peer, oldest) || begun >= oldest + kHistory)) return true;
+  (void)wait.is_due();
+  return wait.is_over();
 }
 
 Status Watch::mismatch(int peer, uint64_t sequence, const Call& call) {

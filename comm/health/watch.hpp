@@ -43,9 +43,32 @@ Status uneven_message(int from, uint64_t sent_word, int to, uint64_t expected_wo
 /// The same for a recv that may get fewer elements than `room` says.
 Status unfit_message(int from, uint64_t sent_word, int to, uint64_t room_word);
 
+/// A wait for news of other hosts, in looks: it never sleeps, so that any thread may look again later.
+/// Its end is counted in looks: if this process gets no CPU, the agents may get none either.
+class NewsWait {
+ public:
+  /// Whether to look now: at most once a millisecond.
+  bool is_due();
+  /// Whether it has lasted long enough, about a second.
+  bool is_over() const;
+  /// For a thread that waits for nothing else: returns when look() does not return false any more.
+  template <class Look>
+  static void await(const Look& look) {
+    while (!look()) pause();
+  }
+
+ private:
+  static void pause();
+
+  int looks_ = 0;
+  int64_t next_ns_ = 0;
+};
+
 /// The error for a rank that left while others needed it; `when`: "while rank 1 is in ...".
 Status left_early(int rank, const std::string& when);
 
+/// Nothing here waits. An error that is "raised" is on the board; which one holds for all ranks is known
+/// when the board has a verdict (Board::error()), and until then the status says what this rank found.
 /// Thread rule: check() and done() by the one thread that waits; the rest by any.
 class Watch {
  public:
@@ -67,9 +90,11 @@ class Watch {
   /// The wait is over: this rank no longer counts as waiting.
   void done();
 
-  /// The error, raised on the board, if the process of one of `ranks` has ended without goodbye
-  /// during `what`; else ok.
-  Status check_alive(std::span<const int> ranks, std::string_view what);
+  /// The error, raised on the board, if the process of one of `ranks` has ended without goodbye;
+  /// else ok. `when`: "during split".
+  Status check_alive(std::span<const int> ranks, std::string_view when);
+  /// The same of all ranks.
+  Status check_all_alive(std::string_view when);
 
   /// This rank could not make its part of the split or duplicate `number`. The first failure is the
   /// one that check_split() of the other ranks finds; the communicator goes on.
@@ -80,9 +105,9 @@ class Watch {
   /// Whether the process of `peer` has ended.
   bool has_ended(int peer) const { return find_dead_(peer) == peer; }
 
-  /// Waits, for a second at most, until the row of a rank on another host is as new as operation
-  /// `sequence`: before it is compared. Nothing for ranks of this host, whose rows always are.
-  void await_row(int peer, uint64_t sequence) const;
+  /// Whether operation `sequence` can be compared with the row of `peer`: always true for ranks of
+  /// this host. The row of a rank on another host has to come first, unless the wait for it is over.
+  bool has_row(int peer, uint64_t sequence, NewsWait& wait) const;
 
   /// The error for a slot from `peer` that belongs to another operation than this rank's; raised on
   /// the board.
@@ -92,9 +117,9 @@ class Watch {
   /// The error, raised on the board, for a message that waits for a rank that has left;
   /// kAnySource: for all ranks, and all have.
   Status abandoned(int peer, const std::string& transfer);
-  /// The error, raised on the board, for a link that failed during `what`, which waits for `peer`
-  /// (kAnySource: for whichever).
-  Status link_failed(const Status& link, const std::string& what, int peer);
+  /// Raises the error for a link that failed during `what`, which waits for `peer` (kAnySource: for
+  /// whichever). False: a rank may have ended, and the news of it may still come; look again.
+  bool explain_link(const Status& link, const std::string& what, int peer, NewsWait& wait);
   /// The error, raised on the board, if two ranks disagree about what passes between them in an
   /// all_to_all_v; else ok.
   Status find_uneven(int rank, int peer, uint64_t sequence, const Call& call);
@@ -102,7 +127,7 @@ class Watch {
  private:
   Status find_mismatch(const Wait& wait);
   Status find_dead(const Wait& wait);
-  Status raise_death(int rank, std::string_view what);
+  Status raise_death(int rank, std::string_view when);
   Status stalled(const Wait& wait);
   /// Of a rank on another host: its row has not come for long, although this rank waits.
   bool rows_are_old(int rank) const;

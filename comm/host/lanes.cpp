@@ -191,7 +191,7 @@ Progress MessageLanes::receive(Transfer& t) {
     t.matched = true;
     // After an error the sender's caller may own the referred memory again, so every piece is read
     // only while there is none.
-    if (moved && board_.has_error()) return fail(board_.error());
+    if (moved && board_.has_error()) return fail(board_.read_error());
     copy(delivery.data, t.buffer + t.moved, delivery.bytes, bytes > cache_bytes_);
     receiver.release();
     board_.ring(t.peer);
@@ -201,7 +201,7 @@ Progress MessageLanes::receive(Transfer& t) {
   }
   // If the sender failed meanwhile, its caller may have owned the memory while it was read here.
   if (t.moved == bytes && t.slots > 0 && (!needs_progress_ || receiver.flushed())) {
-    return board_.has_error() ? fail(board_.error()) : Progress::kDone;
+    return board_.has_error() ? fail(board_.read_error()) : Progress::kDone;
   }
   return moved ? Progress::kProgressed : Progress::kBlocked;
 }

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <ctime>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -149,16 +150,18 @@ void Queue::end_first(Status status) {
   end(ended, {}, status);
 }
 
-// Ends everything with the error that is on the board, once no peer may touch the buffers. This
-// thread may have to move those peers' queues, so this never waits.
-void Queue::fail() {
-  const Status status = runner_.board().error();
+// Ends everything with the error that all ranks report, once it is known and no peer may touch the
+// buffers. Until then each turn takes one step, because this thread has other queues to move, perhaps
+// those of the very peers.
+void Queue::fail(bool alone) {
+  constexpr timespec kPause{0, 50'000};
   if (!failing_) (void)runner_.withdraw();
-  failing_ = !runner_.is_released();
+  failing_ = !runner_.settle();
   if (failing_) {
-    sched_yield();
+    alone ? (void)nanosleep(&kPause, nullptr) : (void)sched_yield();
     return;
   }
+  const Status status = runner_.board().error();
   waiter_.reset();
   begun_ = false;
   take_incoming();
@@ -183,12 +186,12 @@ void Queue::advance(bool alone) {
     step(alone);
   } catch (...) {
     (void)runner_.fail(base::caught());
-    fail();  // allocates nothing
+    fail(alone);  // allocates nothing
   }
 }
 
 void Queue::step(bool alone) {
-  if (failing_) return fail();
+  if (failing_) return fail(alone);
   take_incoming();
   Operation* first;
   {
@@ -196,7 +199,7 @@ void Queue::step(bool alone) {
     first = operations_.empty() ? nullptr : &operations_.front();
   }
   if (!waiter_ || !begun_) {
-    if (runner_.board().has_error()) return fail();
+    if (runner_.board().has_error()) return fail(alone);
   }
   if (!waiter_) waiter_.emplace(runner_.progressing_policy(), runner_.board());
   if (first != nullptr && !begun_) {
@@ -205,12 +208,12 @@ void Queue::step(bool alone) {
     runner_.moved(*waiter_);  // its deadline begins now, not when an earlier message began to wait
   }
   const Progress lanes = runner_.step_lanes();
-  if (lanes == Progress::kFailed) return fail();
+  if (lanes == Progress::kFailed) return fail(alone);
   const Progress stepped = first != nullptr ? runner_.step(*first) : Progress::kBlocked;
-  if (stepped == Progress::kFailed) return fail();
+  if (stepped == Progress::kFailed) return fail(alone);
   const std::list<Transfer> ended = runner_.lanes().take_ended();
   if (ended.empty() && lanes != Progress::kProgressed && stepped == Progress::kBlocked) {
-    if (!runner_.wait_a_little(first, *waiter_, alone)) fail();
+    if (!runner_.wait_a_little(first, *waiter_, alone)) fail(alone);
     return;
   }
   runner_.moved(*waiter_);

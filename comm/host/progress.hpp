@@ -47,7 +47,7 @@ class Queue {
   void end(const std::list<Operation>& operations, const std::list<Transfer>& transfers,
            const Status& status);
   void end_first(Status status);
-  void fail();
+  void fail(bool alone);
 
   Runner& runner_;  // used only while the queue is not empty
   std::mutex mutex_;
@@ -57,7 +57,7 @@ class Queue {
   bool ending_ = false;  // guarded by mutex_: an operation has left, but its Work has not ended
   std::atomic<size_t> size_{0};  // operations and messages that have not left; changes under mutex_
   bool begun_ = false;           // progress thread only
-  bool failing_ = false;  // progress thread only: after an error, while peers may touch buffers
+  bool failing_ = false;         // progress thread only: after a failure, until it is settled
   std::optional<Waiter> waiter_;  // progress thread only; there while an operation is in progress
 };
 

@@ -255,7 +255,7 @@ Progress Runner::step_lanes() {
   if (needs_progress_ && !lanes_.empty()) {
     if (const Status link = transport_.progress(options_.channels); !link.ok()) {
       const Transfer& waiting = lanes_.most_urgent();
-      return fail(watch_.link_failed(link, waiting.to_string(), waiting.peer));
+      return found({.link = link, .what = waiting.to_string(), .peer = waiting.peer});
     }
   }
   const Progress progress = lanes_.advance();
@@ -312,13 +312,13 @@ void Runner::push_idle_channels(bool operates, bool has_messages) {
     wait.peer = message->peer;
     wait.timeout_ns = message->timeout_ns;
   }
-  bool moved = false;
-  Status status = watch_.check(wait);
-  if (status.ok() && lanes) status = find_abandoned(&moved);
-  if (moved) this->moved(waiter);
-  if (status.ok()) return true;
-  (void)fail(status);
-  return false;
+  if (const Status status = watch_.check(wait); !status.ok()) {
+    (void)fail(status);
+    return false;
+  }
+  const Progress looked = lanes ? find_abandoned() : Progress::kBlocked;
+  if (looked == Progress::kProgressed) moved(waiter);
+  return looked != Progress::kFailed;
 }
 
 // The peer that has to act: the one asked, or as channel 0, or else a worker says.
@@ -357,7 +357,7 @@ void Runner::moved(Waiter& waiter) {
   } catch (...) {
     (void)fail(base::caught());
   }
-  return await_release();
+  return await_settled();
 }
 
 Status Runner::run(std::list<Operation>& operations) {
@@ -389,7 +389,7 @@ Status Runner::run(std::list<Operation>& operations) {
     (void)fail(base::caught());
     failed = true;
   }
-  if (failed) outcome = await_release();
+  if (failed) outcome = await_settled();
   (void)lanes_.take_ended();
   (void)lanes_.take_pending();
   if (!failed) moved(waiter);

@@ -4,6 +4,8 @@
 
 #include <list>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "comm/engine/operation.hpp"
@@ -24,8 +26,9 @@ struct RunnerOptions {
 
 /// Thread rule: one thread at a time, apart from bytes_sent() and operations().
 ///
-/// When the communicator fails, the error is on the board, and this rank withdraws: it moves nothing
-/// any more. Its buffers are released when no peer may touch them any more.
+/// When the communicator fails, this rank withdraws at once: it moves nothing any more. What follows
+/// is done in steps that never wait (settle): the failure gets its name, which may take news of another
+/// host; the error is put on the board; peers stop touching this rank's buffers; the verdict comes.
 class Runner {
  public:
   Runner(transport::Transport& transport, board::Board& board, board::Watch& watch,
@@ -52,13 +55,14 @@ class Runner {
 
   /// Raises the error, unless there is one, and withdraws.
   Progress fail(const Status& error);
-  /// This rank moves nothing any more, after an error that is on the board.
+  /// This rank moves nothing any more.
   Progress withdraw();
-  /// After withdraw(): whether the buffers are the caller's again. False while peers may still touch
-  /// them, which ends within moments, or with a peer that is stopped after a deadline.
-  bool is_released();
-  /// Waits for that; the error.
-  Status await_release();
+  /// After kFailed, or withdraw(): a step of what follows. True: the error that all ranks report is
+  /// known (Board::error() does not wait), and the buffers are the caller's again. False: call again.
+  /// That ends within seconds, also if a peer is stopped or another host is silent.
+  bool settle();
+  /// The same for a thread that waits for nothing else. Returns the error.
+  Status await_settled();
 
   const WaitPolicy& progressing_policy() const { return options_.progressing; }
   const board::Board& board() const { return board_; }
@@ -72,6 +76,16 @@ class Runner {
   uint64_t operations() const { return sequence_.load(std::memory_order_relaxed); }
 
  private:
+  /// A failure that this rank has found and not named yet: news of another host may say more.
+  struct FoundFailure {
+    const Operation* operation = nullptr;  // in which `engine` failed; null: a message's link did
+    const HostEngine* engine = nullptr;
+    Status link{};       // the error of a link; else ok
+    std::string what{};  // used the link
+    int peer;            // it waits for, or kAnySource
+    board::NewsWait news{};
+  };
+
   void push_idle_channels(bool operates, bool has_messages);
   enum class Lookup : uint8_t { kFound, kAwaited, kNone, kMismatch };
 
@@ -85,12 +99,16 @@ class Runner {
   Progress walk(Operation& operation, const ExecutionPlan& plan, Sharing sharing);
   Progress finish(Operation& operation);
   bool must_withdraw(const Operation& operation) const;
-  Status find_abandoned(bool* moved);
+  Progress find_abandoned();
   int asked(const Operation& operation) const {
     return (board_.rank() + operation.asked_peer) % board_.ranks();
   }
   int blocked_on(const Operation& operation) const;
   Progress engine_failed(const Operation& operation, const HostEngine& engine);
+  Progress found(FoundFailure finding);
+  bool explain(FoundFailure& finding);
+  void explain_engine(const Operation& operation, const HostEngine& engine);
+  bool is_released();
   Status find_uneven(const Operation& operation);
 
   transport::Transport& transport_;
@@ -106,7 +124,8 @@ class Runner {
   uint64_t history_ = 0;                // hash of every call so far
   uint64_t begun_by_all_ = 0;           // an operation that every peer was seen to have begun
   const Operation* current_ = nullptr;  // begun and not ended: peers may touch its buffers
-  int64_t withdrawn_ns_ = 0;
+  std::optional<FoundFailure> finding_;
+  int64_t release_began_ns_ = 0;
   int64_t left_ns_ = 0;  // when a message was first seen to wait for a rank that has left; 0: none
 };
 

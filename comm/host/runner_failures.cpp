@@ -1,5 +1,6 @@
-// How a runner fails: what an error is called, and when the caller has its buffers back. Nothing here
-// runs while all goes well; a flattened step() must not take it in.
+// How a runner fails: it stops, then finds out what the error is called, and when the caller has its
+// buffers back. Nothing here waits but await_settled(), because the thread may serve other communicators.
+// Nothing here runs while all goes well; a flattened step() must not take it in.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -16,21 +17,25 @@ namespace {
 // apart, and what they touch too late may be unmapped.
 constexpr int64_t kReleaseNs = 200'000'000;
 constexpr int64_t kReleaseOfAddressesNs = 10'000'000'000;
-constexpr timespec kReleasePause{0, 100'000};
+constexpr timespec kSettlePause{0, 100'000};
 // What a rank sent before it left may still be on a wire for so long.
 constexpr int64_t kLastArrivalsNs = 2'000'000'000;
 }  // namespace
 
 /// `error` is on the board already, or becomes the one that holds.
 [[gnu::noinline]] Progress Runner::fail(const Status& error) {
-  (void)board_.raise(error);
+  board_.propose(error);
+  return withdraw();
+}
+
+[[gnu::noinline]] Progress Runner::found(FoundFailure finding) {
+  finding_.emplace(std::move(finding));
   return withdraw();
 }
 
 [[gnu::noinline]] Progress Runner::withdraw() {
   if (workers_) workers_->stop();
   board_.withdraw();
-  if (withdrawn_ns_ == 0) withdrawn_ns_ = base::now_ns();
   return Progress::kFailed;
 }
 
@@ -42,7 +47,8 @@ bool Runner::is_released() {
   const uint32_t out = current_ != nullptr ? current_->out_reference.kind : Reference::kNone;
   const bool shares = in != Reference::kNone || out != Reference::kNone;
   const bool addresses = in == Reference::kAddress || out == Reference::kAddress;
-  const int64_t waited = base::now_ns() - withdrawn_ns_;
+  if (release_began_ns_ == 0) release_began_ns_ = base::now_ns();
+  const int64_t waited = base::now_ns() - release_began_ns_;
   for (int peer = 0; peer < board_.ranks(); ++peer) {
     if (peer == board_.rank() || !board_.is_local(peer)) continue;
     const bool in_operation = shares && board_.may_touch(peer, current_->sequence) &&
@@ -56,41 +62,60 @@ bool Runner::is_released() {
   return true;
 }
 
-[[gnu::noinline]] Status Runner::await_release() {
-  while (!is_released()) nanosleep(&kReleasePause, nullptr);
+// Peers stop when they see the error, so it comes before the release.
+bool Runner::settle() {
+  if (finding_ && !board_.has_error() && !explain(*finding_)) return false;
+  finding_.reset();
+  const bool released = is_released();  // both begin at once
+  return board_.has_verdict() && released;
+}
+
+[[gnu::noinline]] Status Runner::await_settled() {
+  while (!settle()) nanosleep(&kSettlePause, nullptr);
   return board_.error();
 }
 
 [[gnu::noinline]] Progress Runner::engine_failed(const Operation& operation,
                                                  const HostEngine& engine) {
-  if (!engine.link_error().ok()) {
-    return fail(watch_.link_failed(engine.link_error(), operation.prepared->call.to_string(),
-                                   engine.blocked_on()));
+  return found({.operation = &operation,
+                .engine = &engine,
+                .link = engine.link_error(),
+                .what = operation.prepared->call.to_string(),
+                .peer = engine.blocked_on()});
+}
+
+/// True: the error is on the board.
+bool Runner::explain(FoundFailure& finding) {
+  if (!finding.link.ok()) {
+    return watch_.explain_link(finding.link, finding.what, finding.peer, finding.news);
   }
+  if (!watch_.has_row(finding.peer, finding.operation->sequence, finding.news)) return false;
+  explain_engine(*finding.operation, *finding.engine);
+  return true;
+}
+
+void Runner::explain_engine(const Operation& operation, const HostEngine& engine) {
   const int peer = engine.blocked_on();
-  watch_.await_row(peer, operation.sequence);
-  if (Status uneven =
-          watch_.find_uneven(board_.rank(), peer, operation.sequence, operation.prepared->call);
-      !uneven.ok()) {
-    return fail(uneven);
-  }
+  const board::Call& call = operation.prepared->call;
+  if (!watch_.find_uneven(board_.rank(), peer, operation.sequence, call).ok()) return;
   if (engine.mismatch()) {
-    return fail(watch_.mismatch(peer, operation.sequence, operation.prepared->call));
-  }
-  if (const int error = engine.copy_error(); error != 0) {
-    return fail(
+    (void)watch_.mismatch(peer, operation.sequence, call);
+  } else if (const int error = engine.copy_error(); error != 0) {
+    board_.propose(
         {Code::kSystem,
          fmt::format("rank {} cannot copy between its buffers and those that rank {} passed to {} "
                      "(operation {}): {}; are all of them as large as the call says? RONDO_CMA=0 "
                      "does without such copies",
-                     board_.rank(), peer, operation.prepared->call.to_string(), operation.sequence,
+                     board_.rank(), peer, call.to_string(), operation.sequence,
                      std::strerror(error))});
+  } else {
+    board_.propose(
+        {Code::kSystem,
+         fmt::format("rank {} received a slot from rank {} that makes no sense in {} (operation "
+                     "{}): shared memory was overwritten, or the ranks run different versions of "
+                     "rondo",
+                     board_.rank(), peer, call.to_string(), operation.sequence)});
   }
-  return fail(
-      {Code::kSystem,
-       fmt::format("rank {} received a slot from rank {} that makes no sense in {} (operation {}): "
-                   "shared memory was overwritten, or the ranks run different versions of rondo",
-                   board_.rank(), peer, operation.prepared->call.to_string(), operation.sequence)});
 }
 
 // Of two ranks that disagree about what passes between them, and have nothing to wait for, the
@@ -106,17 +131,17 @@ bool Runner::is_released() {
 // A message that waits for a rank that has left will wait for ever, unless all it needs lies in
 // slots already (or is on its way, on a wire): the lanes are stepped once more, after the rank has
 // been seen to be gone.
-Status Runner::find_abandoned(bool* moved) {
+Progress Runner::find_abandoned() {
   const auto has_left = [this](int peer) { return board_.has_left(peer); };
-  if (lanes_.find_waiting_for(has_left) == nullptr) return {};
+  if (lanes_.find_waiting_for(has_left) == nullptr) return Progress::kBlocked;
   const Progress progress = step_lanes();
-  if (progress == Progress::kFailed) return board_.error();
-  *moved = progress != Progress::kBlocked;
-  const Transfer* const waiting = *moved ? nullptr : lanes_.find_waiting_for(has_left);
-  if (waiting == nullptr) return {};
+  if (progress == Progress::kFailed) return progress;
+  if (progress != Progress::kBlocked) return Progress::kProgressed;
+  const Transfer* const waiting = lanes_.find_waiting_for(has_left);
+  if (waiting == nullptr) return Progress::kBlocked;
   if (left_ns_ == 0) left_ns_ = base::now_ns();
-  if (needs_progress_ && base::now_ns() - left_ns_ < kLastArrivalsNs) return {};
-  return watch_.abandoned(waiting->peer, waiting->to_string());
+  if (needs_progress_ && base::now_ns() - left_ns_ < kLastArrivalsNs) return Progress::kBlocked;
+  return fail(watch_.abandoned(waiting->peer, waiting->to_string()));
 }
 
 }  // namespace rondo::engine

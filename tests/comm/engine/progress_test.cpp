@@ -1,4 +1,5 @@
-// The queue of asynchronous operations, moved by the test's own thread.
+// The queue of asynchronous operations, moved by the test's own thread, as the progress thread moves
+// those of all communicators.
 #include "comm/host/progress.hpp"
 
 #include <cstring>
@@ -8,7 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "comm/base/clock.hpp"
+#include "comm/board/mirror.hpp"
 #include "comm/board/tags.hpp"
+#include "comm/plans.hpp"
 #include "tests/harness/catch.hpp"
 #include "transport/memory/segment.hpp"
 #include "transport/shm/factory.hpp"
@@ -16,32 +20,64 @@
 namespace rondo::engine {
 namespace {
 
+/// Links of which the connection is lost.
+class LostLinks final : public transport::Transport {
+ public:
+  explicit LostLinks(std::unique_ptr<transport::Transport> inner) : inner_(std::move(inner)) {}
+  transport::Capabilities capabilities() const override { return {.needs_progress = true}; }
+  transport::Sender& sender(int channel, int peer) override {
+    return inner_->sender(channel, peer);
+  }
+  transport::Receiver& receiver(int channel, int peer) override {
+    return inner_->receiver(channel, peer);
+  }
+  Status progress(int /*channel*/) override {
+    return {Code::kPeerDied, "lost the connection to rank 1"};
+  }
+
+ private:
+  const std::unique_ptr<transport::Transport> inner_;
+};
+
+struct Setting {
+  std::function<int(const board::Board&)> find_dead = [](const board::Board&) { return -1; };
+  bool two_hosts = false;
+  bool lost = false;
+};
+
 /// Two ranks in this thread: rank 0 with a runner and a queue, rank 1 with its end of the links.
 struct TwoRanks {
   static constexpr transport::shm::FifoSizes kShape{
       .ranks = 2, .channels = 2, .depth = 4, .slot_bytes = 4096};
 
-  explicit TwoRanks(std::function<void(TwoRanks&)> while_waiting)
+  explicit TwoRanks(const Setting& setting = {})
       : segment(*transport::Segment::create("progress-test", transport::shm::bytes_needed(kShape))),
         board_memory(*transport::Segment::create("board", board::Board::bytes_needed(2))),
         links(transport::shm::create(kShape, 0, segment.base(), {}, true).value()),
         peer_links(transport::shm::create(kShape, 1, segment.base(), {}, true).value()),
-        board(board_memory.base(), 2, 0),
-        peer_board(board_memory.base(), 2, 1),
-        watch(board,
-              [this, act = std::move(while_waiting)](int) {
-                act(*this);
-                return -1;
-              }),
-        runner(std::make_unique<Runner>(*links, board, watch, RunnerOptions{})),
-        queue(*runner) {}
+        board(board_memory.base(), 2, 0, "", places(setting.two_hosts)),
+        peer_board(board_memory.base(), 2, 1, "", places(setting.two_hosts)),
+        watch(board, [this, setting](int first) {
+          const int dead = setting.find_dead(board);
+          return dead >= first ? dead : -1;
+        }) {
+    if (setting.lost) links = std::make_unique<LostLinks>(std::move(links));
+    runner = std::make_unique<Runner>(*links, board, watch, RunnerOptions{});
+    queue = std::make_unique<Queue>(*runner);
+  }
 
-  void send_from_peer(int32_t value) const {
-    transport::Sender& sender = peer_links->sender(1, 0);  // channel 1 is the lanes'
+  static board::Places places(bool two_hosts) {
+    if (!two_hosts) return {};
+    return {.hosts = base::HostMap({0, 1}), .names = {"a", "b"}};
+  }
+  void send_from_peer(int channel, int32_t value, uint64_t word) const {
+    transport::Sender& sender = peer_links->sender(channel, 0);
     std::byte* const slot = sender.try_acquire(sizeof(value));
     std::memcpy(slot, &value, sizeof(value));
-    constexpr uint64_t kOneInt32 = board::message_word(DataType::kInt32, 1);
-    REQUIRE(sender.try_publish(sizeof(value), kOneInt32));
+    REQUIRE(sender.try_publish(sizeof(value), word));
+  }
+  void send_message_from_peer(int32_t value) const {
+    send_from_peer(1, value, board::message_word(DataType::kInt32, 1));  // channel 1 is the lanes'
   }
   void leave_as_peer() const {
     peer_board.state(1).life.store(static_cast<uint32_t>(board::Life::kGone));
@@ -52,7 +88,7 @@ struct TwoRanks {
   board::Board board, peer_board;
   board::Watch watch;
   std::unique_ptr<Runner> runner;
-  Queue queue;
+  std::unique_ptr<Queue> queue;
 };
 
 std::list<Transfer> recv_of(int32_t* value, std::shared_ptr<Work::State> work) {
@@ -67,6 +103,47 @@ std::list<Transfer> recv_of(int32_t* value, std::shared_ptr<Work::State> work) {
   return message;
 }
 
+void advance_until(Queue& queue, const std::function<bool()>& happened) {
+  const int64_t limit_ns = base::now_ns() + 30'000'000'000;
+  while (!happened()) {
+    REQUIRE(base::now_ns() < limit_ns);
+    queue.advance(false);
+  }
+}
+
+/// A communicator whose only call fails; it must learn something before it can report the failure.
+struct FailingCall {
+  Setting setting{};
+  /// The call is a message, or else an operation that receives a slot of another one.
+  bool is_message = true;
+  bool raises_at_once = false;
+  /// What it waits for comes.
+  std::function<void(const TwoRanks&)> tell;
+  const char* says;
+};
+
+comm::Shape all_reduce_shape(uint64_t count) {
+  return {.call = {.collective = Collective::kAllReduce,
+                   .type = DataType::kInt32,
+                   .op = ReduceOp::kSum,
+                   .algorithm = Algorithm::kRing,
+                   .root = 0,
+                   .count = count}};
+}
+
+std::shared_ptr<const Prepared> all_reduce(uint64_t count) {
+  comm::Plans plans({.ranks = 2,
+                     .rank = 0,
+                     .channels = 1,
+                     .depth = 4,
+                     .publish_depth = 0,
+                     .slot_bytes = 4096,
+                     .publish_slot_bytes = 0,
+                     .profile = tuner::shared_memory_profile(),
+                     .available = {}});
+  return plans.find(all_reduce_shape(count)).value();
+}
+
 }  // namespace
 
 // The last message of a rank that leaves is found by a second look of the wait itself; an error
@@ -74,42 +151,99 @@ std::list<Transfer> recv_of(int32_t* value, std::shared_ptr<Work::State> work) {
 // queue is empty, and so the runner is the caller's again.
 TEST_CASE("a queue that fails does not touch its runner when everything of it has ended") {
   bool came = false;
-  TwoRanks two([&came](TwoRanks& ranks) {
-    if (std::exchange(came, true)) return;
-    ranks.send_from_peer(17);
-    ranks.leave_as_peer();
-  });
+  TwoRanks* ranks = nullptr;
+  TwoRanks two({.find_dead = [&](const board::Board&) {
+    if (std::exchange(came, true)) return -1;
+    ranks->send_message_from_peer(17);
+    ranks->leave_as_peer();
+    return -1;
+  }});
+  ranks = &two;
   int32_t value = 0, later = 0;
   bool empty = false;
   std::shared_ptr<Work::State> work(new Work::State, [&](Work::State* state) {
-    empty = two.queue.empty();
+    empty = two.queue->empty();
     std::list<Transfer> message = recv_of(&later, nullptr);
     two.runner->lanes().push(message);  // as a blocking call does
     delete state;
   });
   std::list<Operation> none;
   std::list<Transfer> message = recv_of(&value, std::move(work));
-  two.queue.push(none, message);
-  while (value == 0) two.queue.advance(true);
-  REQUIRE_FALSE(two.queue.empty());  // the end of the message has not been reported yet
+  two.queue->push(none, message);
+  while (value == 0) two.queue->advance(true);
+  REQUIRE_FALSE(two.queue->empty());  // the end of the message has not been reported yet
   (void)two.peer_board.raise({Code::kAborted, "by rank 1"});
-  two.queue.advance(true);
+  two.queue->advance(true);
   CHECK(empty);
-  CHECK(two.queue.empty());
+  CHECK(two.queue->empty());
   CHECK_FALSE(two.runner->lanes().empty());  // the caller's own message is still there
 }
 
-// Over UCX the connection to a rank that leaves can be refused before its agent, which looks every 100 ms,
-// has told this host's.
-TEST_CASE("a rank that left is named though its connection was lost long before the news") {
-  int looks = 0;
-  TwoRanks two([&looks](TwoRanks& ranks) {
-    if (++looks == 500) ranks.leave_as_peer();
-  });
-  const Status error =
-      two.watch.link_failed({Code::kPeerDied, "lost the connection to rank 1"}, "recv", 1);
-  CHECK(error.code() == Code::kPeerDied);
-  CHECK_THAT(error.message(), Catch::Contains("rank 1 left the communicator"));
+// The thread that moves this queue has the queues of other communicators to move, too. Over UCX the
+// connection to a rank that leaves can be refused before its agent, which looks every 100 ms, has told
+// this host's.
+TEST_CASE("a rank that fails stops at once, and holds up no other communicator while it waits") {
+  const FailingCall cases[] = {
+      // The agent of rank 0's host is silent; then its verdict comes.
+      {.setting = {.find_dead = [](const board::Board&) { return 1; }, .two_hosts = true},
+       .raises_at_once = true,
+       .tell =
+           [](const TwoRanks& two) {
+             board::Mirror(two.board).decide({1, Status(Code::kAborted, "rank 1 aborted")});
+           },
+       .says = "rank 1 aborted"},
+      // Why the connection is lost is not known yet; then it is known that the rank has left.
+      {.setting = {.lost = true},
+       .tell = [](const TwoRanks& two) { two.leave_as_peer(); },
+       .says = "rank 1 left the communicator"},
+      // What the other host's rank has called is not known yet; then its row comes.
+      {.setting = {.two_hosts = true},
+       .is_message = false,
+       .tell =
+           [](const TwoRanks& two) {
+             board::Board peer(two.board_memory.base(), 2, 1, "", TwoRanks::places(true));
+             peer.post(1, all_reduce_shape(9).call, {}, {});
+             board::Mirror(two.board).show_agent(board::FirstError::kAgentEnded);
+           },
+       .says = "rank 1 called all_reduce(int32, sum, count 9)"}};
+  for (const FailingCall& failing : cases) {
+    INFO(failing.says);
+    TwoRanks failed(failing.setting), other;
+    int32_t in = 1, out = 0;
+    const auto work = std::make_shared<Work::State>();
+    std::list<Operation> operations;
+    std::list<Transfer> messages;
+    if (failing.is_message) {
+      messages = recv_of(&out, work);
+    } else {
+      Operation& operation = operations.emplace_back();
+      operation.keep_alive = all_reduce(1);
+      operation.prepared = operation.keep_alive.get();
+      operation.in = reinterpret_cast<const std::byte*>(&in);
+      operation.out = reinterpret_cast<std::byte*>(&out);
+      operation.timeout_ns = 60'000'000'000;
+      operation.work = work;
+      failed.send_from_peer(0, 5, 99);
+    }
+    failed.queue->push(operations, messages);
+    advance_until(*failed.queue, [&] { return failed.peer_board.has_withdrawn(0); });
+    CHECK(failed.board.has_error() == failing.raises_at_once);
+    CHECK_FALSE(work->ended);
+
+    int32_t value = 0;
+    std::list<Operation> none;
+    std::list<Transfer> message = recv_of(&value, std::make_shared<Work::State>());
+    other.queue->push(none, message);
+    other.send_message_from_peer(17);
+    advance_until(*other.queue, [&] { return other.queue->empty(); });
+    CHECK(value == 17);
+    failed.queue->advance(false);
+    CHECK_FALSE(work->ended);
+
+    failing.tell(failed);
+    advance_until(*failed.queue, [&] { return failed.queue->empty(); });
+    CHECK_THAT(work->status.message(), Catch::Contains(failing.says));
+  }
 }
 
 }  // namespace rondo::engine
