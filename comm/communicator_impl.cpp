@@ -15,6 +15,7 @@
 #include "comm/base/guarded.hpp"
 #include "comm/base/limits.hpp"
 #include "comm/base/refuse.hpp"
+#include "rondo/log.hpp"
 
 namespace rondo {
 
@@ -308,7 +309,27 @@ Status Communicator::Impl::finish() {
   if (group_)
     return refuse("finish in an open group, whose calls have not begun: call group_end() first");
   if (queue_) queue_->drain();
-  return failure();
+  RONDO_TRY(failure());
+  return compare_calls();
+}
+
+Status Communicator::Impl::compare_calls() {
+  if (watch_->compare_calls().ok()) return {};
+  if (device_) device_->abort();
+  return board_->error();
+}
+
+// A disagreement that no call has reported. Where there are several hosts, the last rows of other hosts
+// may come while this host's agent ends; afterwards there is nobody left to tell.
+void Communicator::Impl::log_disagreement() {
+  if (!board_ || !watch_ || board_->has_error()) return;
+  const Status found = base::guarded([&] { return watch_->compare_calls(); });
+  if (found.code() != Code::kMismatch) return;
+  (void)base::guarded([&] {
+    log(LogLevel::kError,
+        fmt::format("rank {} leaves the communicator: {}", rank(), found.message()));
+    return Status();
+  });
 }
 
 void Communicator::Impl::abort(const std::string& reason) {
@@ -344,6 +365,7 @@ Communicator::Impl::~Impl() {
   }
   if (group_) group_->end(refuse("the communicator was destroyed inside a group"));
   if (queue_) queue_->drain();
+  log_disagreement();
   device_.reset();  // while the board still says that this rank is there
   if (board_) {
     // Release: every operation's posts come before it (watch.cpp reads life first).
@@ -351,7 +373,9 @@ Communicator::Impl::~Impl() {
         .life.store(static_cast<uint32_t>(board::Life::kGone), std::memory_order_release);
     board_->wake_all();
   }
+  if (!agent_) return;
   agent_.reset();  // while everything that it looks at is there
+  log_disagreement();
 }
 
 }  // namespace rondo

@@ -199,6 +199,10 @@ class Communicator::Impl {
   bool repeats_last(const comm::Request& request, const CallOptions& options) const;
   /// Checks the arguments, finds the plan, and remembers the operation in last_.
   Status resolve(const comm::Request& request, const CallOptions& options);
+  /// Whether ranks have made different calls that none of them has noticed: then the error.
+  Status compare_calls();
+  /// The same at the end, when there is no call to return it.
+  void log_disagreement();
   Result<engine::Operation> operation_by(comm::Plans& plans, const comm::Request& request,
                                          const CallOptions& options);
   /// With a device: the operation is the next of the launch that is begun.

@@ -286,6 +286,24 @@ Status Watch::mismatch(int rank, int peer, uint64_t sequence, const std::string&
   return report(sequence, called, fmt::format("something else (it is at operation {})", theirs));
 }
 
+Status Watch::compare_calls() {
+  const int rank = board_.rank();
+  const uint64_t own = board_.last_begun(rank);
+  // Sequentially consistent, here and in the loop: of two ranks that end at the same moment one at
+  // least sees the other's last post.
+  board_.state(rank).posted.store(own, std::memory_order_seq_cst);
+  for (int peer = 0; peer < board_.ranks(); ++peer) {
+    if (peer == rank) continue;
+    const uint64_t last = std::min(own, board_.state(peer).posted.load(std::memory_order_seq_cst));
+    for (uint64_t at = last > kHistory ? last - kHistory + 1 : 1; at <= last; ++at) {
+      const auto ours = board_.read(rank, at), theirs = board_.read(peer, at);
+      if (ours && theirs && ours->call != theirs->call) return mismatch(peer, at, ours->call);
+      if (ours && theirs) RONDO_TRY(find_uneven(rank, peer, at, ours->call));
+    }
+  }
+  return {};
+}
+
 std::vector<uint64_t> Watch::heartbeats() const {
   std::vector<uint64_t> beats;
   for (int r = 0; r < board_.ranks(); ++r) {

@@ -123,6 +123,11 @@ class Watch {
   /// The error, raised on the board, if two ranks disagree about what passes between them in an
   /// all_to_all_v; else ok.
   Status find_uneven(int rank, int peer, uint64_t sequence, const Call& call);
+  /// The error, raised on the board, if another rank has made another call than this one in the same
+  /// place, as far as the board remembers both; else ok. For the end: ranks that only send receive
+  /// nothing that would tell them. Of two ranks that come at the same moment one at least sees the
+  /// other's calls. While no operation of this rank is in progress.
+  Status compare_calls();
 
  private:
   Status find_mismatch(const Wait& wait);

@@ -37,7 +37,7 @@ uint64_t Runner::bytes_sent() const {
 }
 
 // Over all calls so far goes what travels with every slot: a disagreement that went unnoticed (two
-// roots that both only send) is found by the next operation.
+// roots that both only send) is found by the next operation, or at the end (Watch::compare_calls).
 uint64_t Runner::begin(const Prepared& prepared) {
   const uint64_t sequence = sequence_.load(std::memory_order_relaxed) + 1;
   sequence_.store(sequence, std::memory_order_relaxed);  // one writer; read by stats() only

@@ -527,9 +527,9 @@ class Communicator {
     return recv_async(buffer.data(), buffer.size(), buffer.type(), peer, options);
   }
 
-  /// Waits until every asynchronous operation and message has ended, well or badly, as the destructor
-  /// does: here abort() can end the wait. Returns the first failure. Blocks at most until their
-  /// deadlines. Not in a group; a device's streams are not waited for.
+  /// Waits until all asynchronous operations and messages have ended, or their deadlines have passed, as
+  /// the destructor does; here abort() can end the wait. Not in a group; streams are not waited for.
+  /// Returns the first failure; kMismatch if ranks that only sent disagree (the destructor logs it).
   Status finish();
   /// Whether no asynchronous call, and on a device no kernel, is under way. False once graphs hold calls.
   bool is_idle() const;

@@ -482,8 +482,9 @@ void rondo_work_release(rondo_work* work);
 /* ---- the state of a communicator */
 
 /* Waits until every asynchronous operation of this communicator has ended, well or badly, as
- * rondo_destroy does: here rondo_abort can end the wait. Returns the communicator's first failure.
- * Not in a group; a device's streams are not waited for. */
+ * rondo_destroy does: here rondo_abort can end the wait. Returns the communicator's first failure,
+ * or RONDO_MISMATCH if ranks that only sent have made different calls (rondo_destroy logs it). Not in
+ * a group; a device's streams are not waited for. */
 rondo_code rondo_finish(rondo_communicator* communicator);
 
 /* Makes every pending and later call, on every rank, return RONDO_ABORTED with this reason. Any

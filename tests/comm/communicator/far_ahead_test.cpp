@@ -1,31 +1,15 @@
 // Ranks that only send run ahead of those that have not come yet: as far as the board remembers
-// what they sent, so that a disagreement found late is still told in full.
-#include <sys/mman.h>
-
-#include <atomic>
+// what they sent, so that a disagreement found late is still told in full. If no rank receives, they
+// find it when they end.
+#include <functional>
 #include <memory>
+#include <mutex>
 
 #include "tests/comm/communicator/await.hpp"
 #include "tests/comm/communicator/world.hpp"
 
 namespace rondo::testing {
 namespace {
-
-// How far rank 0 has come, for processes too.
-class SharedCount {
- public:
-  SharedCount()
-      : count_(static_cast<std::atomic<int>*>(mmap(nullptr, sizeof(std::atomic<int>),
-                                                   PROT_READ | PROT_WRITE,
-                                                   MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
-  ~SharedCount() { munmap(count_, sizeof(std::atomic<int>)); }
-  SharedCount(const SharedCount&) = delete;
-  SharedCount& operator=(const SharedCount&) = delete;
-  std::atomic<int>& operator*() { return *count_; }
-
- private:
-  std::atomic<int>* count_;
-};
 
 void expect_says(const Status& status, const std::vector<std::string>& parts) {
   expect(status.code() == Code::kMismatch, status.to_string());
@@ -82,6 +66,88 @@ TEST_CASE("uneven counts are named by who comes many exchanges later") {
     }
     expect_says(status, {"rank 0 sends 1", "rank 1", "expects 2"});
   }));
+}
+
+/// Calls in which a rank only sends, each with a root that the others do not name.
+struct OnlySends {
+  const char* name;
+  std::vector<int> ranks;
+  std::function<Status(Communicator&, const int64_t*, int64_t*, int next)> call;
+};
+const std::vector<OnlySends> kOnlySend{
+    {"broadcast",
+     {2, 3},
+     [](Communicator& comm, const int64_t* in, int64_t* out, int) {
+       return comm.broadcast(in, out, 1, DataType::kInt64, comm.rank());
+     }},
+    {"scatter",
+     {2, 3},
+     [](Communicator& comm, const int64_t* in, int64_t* out, int) {
+       return comm.scatter(in, out, 1, DataType::kInt64, comm.rank());
+     }},
+    {"gather",
+     {2, 3},
+     [](Communicator& comm, const int64_t* in, int64_t* out, int next) {
+       return comm.gather(in, out, 1, DataType::kInt64, next);
+     }},
+    {"reduce",
+     {2},
+     [](Communicator& comm, const int64_t* in, int64_t* out, int next) {
+       return comm.reduce(in, out, 1, DataType::kInt64, next, ReduceOp::kSum);
+     }},
+};
+
+TEST_CASE("ranks that only send are told at the end that they disagree") {
+  for (const How how : kHows) {
+    for (const OnlySends& kind : kOnlySend) {
+      for (const int ranks : kind.ranks) {
+        INFO(how_name(how) << ", " << ranks << " ranks, " << kind.name);
+        SharedCount calls;
+        require_all_ok(run_world(how, ranks, [&](Communicator& comm) {
+          const int64_t in[4] = {};
+          int64_t out[4] = {};
+          for (int call = 0; call < 3; ++call) {
+            expect_ok(comm.broadcast(in, out, 1, DataType::kInt64, 0), "before");
+          }
+          expect_ok(comm.finish(), "before");
+          expect_ok(kind.call(comm, in, out, (comm.rank() + 1) % ranks), kind.name);
+          ++*calls;
+          await("the calls of all", [&] { return *calls == ranks; });
+          expect_says(comm.finish(),
+                      {"operation 4: rank", std::string("called ") + kind.name + "(int64", "root"});
+        }));
+      }
+    }
+  }
+}
+
+TEST_CASE("a disagreement that no call has reported is logged when a rank leaves") {
+  std::mutex mutex;
+  std::vector<std::string> errors;
+  set_log_callback([&](LogLevel level, std::string_view line) {
+    const std::lock_guard lock(mutex);
+    if (level == LogLevel::kError) errors.emplace_back(line);
+  });
+  for (const bool disagree : {false, true}) {
+    errors.clear();
+    SharedCount calls;
+    require_all_ok(run_world(How::kThreads, 2, [&](Communicator& comm) {
+      int64_t value = 1;
+      expect_ok(comm.broadcast(&value, &value, 1, DataType::kInt64, disagree ? comm.rank() : 0),
+                "broadcast");
+      ++*calls;
+      await("the calls of all", [&] { return *calls == 2; });
+    }));
+    if (!disagree) {
+      CHECK(errors.empty());
+      continue;
+    }
+    REQUIRE_FALSE(errors.empty());
+    for (const char* part : {"leaves the communicator", "root 0", "root 1"}) {
+      CHECK(errors[0].find(part) != std::string::npos);
+    }
+  }
+  set_log_callback({});
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "comm/bootstrap/host.hpp"
+#include "tests/comm/communicator/await.hpp"
 #include "tests/comm/communicator/world.hpp"
 
 namespace rondo::testing {
@@ -253,6 +254,31 @@ TEST_CASE("errors and the flight record know the hosts") {
     const std::string record = comm.flight_record();
     expect(record.find("rank 2 (pid ") != std::string::npos, record);
     expect(record.find("#1 barrier") != std::string::npos, record);
+  });
+}
+
+// The end of the first host's agent waits for the last rows of the others.
+TEST_CASE("roots on different hosts that only send are told of when they leave") {
+  SharedCount calls, left;
+  run_on({0, 1}, [&](Communicator& comm) {
+    std::vector<std::string> errors;
+    set_log_callback([&](LogLevel level, std::string_view line) {
+      if (level == LogLevel::kError) errors.emplace_back(line);
+    });
+    expect_ok(comm.barrier(), "barrier");
+    int64_t value = 1;
+    expect_ok(comm.broadcast(&value, &value, 1, DataType::kInt64, comm.rank()), "broadcast");
+    const int rank = comm.rank();
+    ++*calls;
+    await("both calls", [&] { return *calls == 2; });
+    if (rank == 0) await("rank 1 leaves", [&] { return *left == 1; });
+    { const Communicator gone = std::move(comm); }
+    ++*left;
+    if (rank == 1) return;
+    expect_eq(errors.size(), size_t{1}, "errors");
+    for (const char* part : {"operation 2: rank 0 called broadcast", "root 0", "root 1"}) {
+      expect(errors[0].find(part) != std::string::npos, errors[0]);
+    }
   });
 }
 
