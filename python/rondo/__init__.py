@@ -64,6 +64,9 @@ def _exit(self, kind, failure, _):
     if kind is not None and not (kind is SystemExit and failure.code in (None, 0)):
         with contextlib.suppress(Error, ValueError):
             self.abort(f"rank {self.rank} left after {described(failure)}")
+        with contextlib.suppress(Error):  # the exception is what the caller sees
+            self.close()
+        return
     self.close()
 
 

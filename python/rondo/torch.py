@@ -114,7 +114,7 @@ class RondoBackend(Backend):
 
     def shutdown(self):
         """Waits for what is outstanding. Receives may have no sender, and another thread's call no end: after another second they are
-        aborted."""
+        aborted. Raises rondo.Error if the ranks have disagreed about a call that only sends, and no call has told."""
         for work in list(self._outstanding):
             if not work.receives:
                 work.settle()
@@ -127,10 +127,12 @@ class RondoBackend(Backend):
         if free:
             self._one_at_a_time.release()  # callbacks of futures may call
         self._completion.end()
-        with self._one_at_a_time:
-            self._communicator.close()
-        _open.discard(self)
-        _buckets.drop_unused()
+        try:
+            with self._one_at_a_time:
+                self._communicator.close()
+        finally:
+            _open.discard(self)
+            _buckets.drop_unused()
 
     def split(self, store, ranks, options):
         member = self.rank() in ranks

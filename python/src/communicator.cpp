@@ -163,7 +163,7 @@ PyWork::~PyWork() {
 }
 
 nb::object PyWork::wait() {
-  const auto& communicator = nb::cast<PyCommunicator&>(owner_);
+  auto& communicator = nb::cast<PyCommunicator&>(owner_);
   communicator.expect_own_process();
   rondo_code code = RONDO_OK;
   {
@@ -173,7 +173,7 @@ nb::object PyWork::wait() {
   }
   std::vector<Array> used;
   if (test()) used.swap(arrays_);  // a bytearray may now be resized
-  check(code, communicator.rank());
+  check(communicator.note(code), communicator.rank());
   return result_;
 }
 
@@ -257,13 +257,14 @@ void PyCommunicator::wait_for_calls() const {
 
 void PyCommunicator::finish() {
   handle();
-  const rondo_code code = wait_for_all();
+  const rondo_code code = note(wait_for_all());
   drop(take(has_ended));
   check(code, rank());
 }
 
 void PyCommunicator::close() {
   if (handle_ == nullptr || std::exchange(closing_, true)) return;
+  std::string disagreement;
   if (forks_ == forks()) {
     while (group_depth_ > 0) {
       rondo_group_abandon(handle_, "the communicator was closed");
@@ -271,14 +272,16 @@ void PyCommunicator::close() {
     }
     try {
       wait_for_calls();
-      wait_for_all();  // what failed, its Work says
-    } catch (...) {    // a signal that came before
+      // Every other failure is reported by its Work.
+      if (wait_for_all() == RONDO_MISMATCH && !told_) disagreement = rondo_last_error();
+    } catch (...) {  // a signal that came before
       closing_ = false;
       throw;
     }
   }
   destroy();
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  if (!disagreement.empty()) fail(RONDO_MISMATCH, disagreement, rank());
 }
 
 void PyCommunicator::destroy() {
@@ -524,7 +527,7 @@ void bind_communicator(nb::module_& module) {
           nb::arg("reason"))
       .def("check",
            [](PyCommunicator& self) {
-             check(rondo_status(self.handle_until_closed()), self.rank());
+             check(self.note(rondo_status(self.handle_until_closed())), self.rank());
            })
       .def("plan", plan, nb::arg("collective"), nb::arg("count"), nb::arg("dtype") = "float32",
            nb::kw_only(), nb::arg("op") = "sum", nb::arg("library_memory") = false)

@@ -86,8 +86,14 @@ class PyCommunicator {
   int size() const { return rondo_size(handle()); }
   /// Waits until every asynchronous operation has ended; throws the communicator's error.
   void finish();
-  /// Abandons an open group, waits as finish() does, and leaves.
+  /// Abandons an open group, waits as finish() does, and leaves. Throws if the ranks have disagreed
+  /// about a call and this rank has not been told.
   void close();
+  /// Returns the code of a call or a Work, and remembers that it told of a disagreement.
+  rondo_code note(rondo_code code) {
+    told_ = told_ || code == RONDO_MISMATCH;
+    return code;
+  }
 
   /// Keeps arrays that a group, or an operation whose Work was dropped, still uses.
   void keep(rondo_work* work, std::vector<Array> arrays);
@@ -102,8 +108,12 @@ class PyCommunicator {
   rondo_code run(const Call& call) {
     rondo_communicator* const open = handle();
     const InCall in_call(*this);
-    const nb::gil_scoped_release released;
-    return call(open);
+    rondo_code code = RONDO_OK;
+    {
+      const nb::gil_scoped_release released;
+      code = call(open);
+    }
+    return note(code);
   }
   /// Also, Ctrl-C aborts it.
   template <class Call>
@@ -146,6 +156,7 @@ class PyCommunicator {
   int group_depth_ = 0;
   int calls_ = 0;
   bool closing_ = false;
+  bool told_ = false;  // by an Error that the ranks disagree
   int forks_ = forks();
 };
 

@@ -56,6 +56,7 @@ class UnderALauncher(unittest.TestCase):
         self.assertEqual(self.ranks(3, "shrinks"), 2)
         self.assertEqual(self.ranks(2, "disagree"), 2)
         self.assertEqual(self.ranks(2, "another_collective"), 2)
+        self.assertEqual(self.ranks(2, "only_sends"), 2)
         self.assertEqual(self.ranks(2, "interrupted"), 2)
         self.assertEqual(self.ranks(2, "closes_in_vain"), 2)
 

@@ -357,6 +357,20 @@ def another_collective(c):
     raise AssertionError("no error")
 
 
+def only_sends(c):
+    aside = c.duplicate()
+    c.broadcast(np.ones(3, "float32"), root=c.rank)
+    aside.barrier()
+    try:
+        c.close()
+    except rondo.Error as error:
+        assert error.code == "mismatch" and "root 0" in str(error) and "root 1" in str(error), (error.code, error)
+        c.close()  # it is closed
+        aside.close()
+        return
+    raise AssertionError("no error")
+
+
 def interrupted(c):
     if c.rank == 1:
         try:

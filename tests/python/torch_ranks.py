@@ -865,6 +865,17 @@ def disagreement(rank, ranks):
     meet_again()
 
 
+def only_sends(rank, ranks):
+    """All are roots: only the end of the group can tell, and the next try ends it."""
+    store = dist.distributed_c10d._get_default_store()
+    dist.broadcast(torch.ones(3), rank)
+    store.set(f"{rank} has sent", "")
+    store.wait([f"{r} has sent" for r in range(ranks)])
+    with refused("broadcast", "root 0", "root 1"):
+        dist.destroy_process_group()
+    meet_again()
+
+
 def late(rank, ranks):
     store = dist.distributed_c10d._get_default_store()
     if rank == 0:

@@ -30,7 +30,7 @@ class Backend(unittest.TestCase):
                    "library_memory", "bad_input", "strided", "profiled", "compiled")
 
     def test_two_ranks_which_may_fail(self):
-        self.ranks(2, "reductions", "data_parallel", "sharded", "bad_input", "forked", "disagreement", "late", "late_for_group", "interrupted", "reductions")
+        self.ranks(2, "reductions", "data_parallel", "sharded", "bad_input", "forked", "disagreement", "only_sends", "late", "late_for_group", "interrupted", "reductions")
 
     def test_three_ranks(self):
         self.ranks(3, "reductions", "moves", "messages", "works", "future_values", "outputs_without_wait", "futures", "numbered", "strided", "profiled", "concurrent", "released", "no_threads", "threads", "groups", "ends", "data_parallel", "buckets",
