@@ -42,6 +42,7 @@ Status Communicator::Impl::failure() const {
          r.type == request.type && r.op == request.op && r.root == request.root &&
          r.is_split == request.is_split && same_layout && o.algorithm == options.algorithm &&
          o.timeout.count() == options.timeout.count() && o.stream == options.stream &&
+         o.layout == options.layout &&
          std::bit_cast<uint64_t>(o.factor) == std::bit_cast<uint64_t>(options.factor);
 }
 

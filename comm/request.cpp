@@ -115,6 +115,19 @@ Status check_layout(const Request& r, int rank, int size) {
   return {};
 }
 
+/// Whether the digits of CallOptions::layout are dimensions, in another order than C's.
+bool is_order(uint64_t layout) {
+  uint64_t found = 0, digits = 0;
+  bool turned = false;
+  for (uint64_t rest = layout, least = ~uint64_t{0}; rest != 0; rest >>= 4, ++digits) {
+    const uint64_t digit = rest & 0xf;
+    found |= uint64_t{1} << digit;
+    turned = turned || digit > least;
+    least = digit;
+  }
+  return turned && found == ((uint64_t{2} << digits) - 2);
+}
+
 // Whether the buffers overlap in the one way that is allowed: the same elements in the same place.
 bool is_in_place(const Request& r, int rank) {
   if (!reads(r, rank) || !writes(r, rank) || r.collective == Collective::kAllToAllV) return false;
@@ -237,6 +250,13 @@ Status check_values(const Request& r, const CallOptions& options, int size) {
     return refuse(
         fmt::format("{}: unknown algorithm {}", word(r), static_cast<int>(options.algorithm)));
   }
+  if (options.layout != 0 && (is_varying(r.collective) || !is_order(options.layout))) {
+    return refuse(
+        fmt::format("{}: the layout {:#x} is none: give the dimensions from the slowest to "
+                    "the fastest, a digit each, counted from 1, not in their order; a "
+                    "collective with counts takes none",
+                    word(r), options.layout));
+  }
   if (options.timeout.count() < 0) {
     return refuse(fmt::format("{}: timeout of {} ms; pass 0 for the communicator's own", word(r),
                               options.timeout.count()));
@@ -295,8 +315,8 @@ Status check(const engine::Transfer& transfer, const CallOptions& options, int s
   if (transfer.buffer == nullptr && transfer.count > 0) {
     return refuse(fmt::format("{}: the buffer is null but count is {}", word, transfer.count));
   }
-  if (options.algorithm != Algorithm::kAuto || options.factor != 1) {
-    return refuse(fmt::format("{}: algorithms and factors are for collectives", word));
+  if (options.algorithm != Algorithm::kAuto || options.factor != 1 || options.layout != 0) {
+    return refuse(fmt::format("{}: algorithms, factors and layouts are for collectives", word));
   }
   if (options.timeout.count() < 0) {
     return refuse(fmt::format("{}: timeout of {} ms; pass 0 for the communicator's own", word,
@@ -312,6 +332,7 @@ Shape shape_of(const Request& request, const CallOptions& options, int rank) {
                        .algorithm = options.algorithm,
                        .root = request.root,
                        .count = request.count,
+                       .layout = options.layout,
                        .is_split = request.is_split},
               .in_place = is_in_place(request, rank)};
   if (!is_varying(request.collective)) return shape;

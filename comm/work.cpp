@@ -1,14 +1,60 @@
 // Work: what a caller does with an asynchronous operation.
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <climits>
+#include <ctime>
 #include <utility>
 
 #include "comm/base/guarded.hpp"
 #include "comm/base/refuse.hpp"
+#include "comm/base/wait_callback.hpp"
 #include "comm/engine/operation.hpp"
 #include "comm/host/wait.hpp"
 #include "rondo/communicator.hpp"
+#include "rondo/log.hpp"
 
 namespace rondo {
+
+namespace {
+
+// As long as std::atomic's wait, which cannot end early for a callback, spins and yields.
+constexpr int kSpins = 12, kYields = 4;
+
+}  // namespace
+
+void set_wait_callback(void (*callback)(void*), void* context) {
+  base::wait_callback = {
+      .call = callback, .context = context, .due_ns = base::wait_callback.due_ns};
+}
+
+void Work::State::sleep() {
+  for (int i = 0; i < kSpins + kYields; ++i) {
+    if (ended.load(std::memory_order_acquire) != 0) return;
+    if (i < kSpins) {
+      engine::cpu_pause();
+    } else {
+      sched_yield();
+    }
+  }
+  const timespec limit{0, base::kWaitCallbackEveryNs};
+  // Sequentially consistent, as in end(): one of both sees the other.
+  sleepers.fetch_add(1, std::memory_order_seq_cst);
+  if (ended.load(std::memory_order_seq_cst) == 0) {
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&ended), FUTEX_WAIT_PRIVATE, 0,
+            base::wait_callback.call != nullptr ? &limit : nullptr, nullptr, 0);
+  }
+  sleepers.fetch_sub(1, std::memory_order_relaxed);
+  base::call_back_if_due();
+}
+
+void Work::State::wake() {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&ended), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr,
+          nullptr, 0);
+}
 
 // Without a state: there was no memory for one.
 Status Work::wait() {
@@ -19,7 +65,7 @@ Status Work::wait() {
           "first");
     }
     const engine::CallerWaits here;
-    while (!test()) state_->ended.wait(false, std::memory_order_acquire);
+    while (!test()) state_->sleep();
   }
   return status();
 }

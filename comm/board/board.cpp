@@ -38,6 +38,16 @@ constexpr uint64_t counts_kept(int ranks) {
   return std::clamp<uint64_t>(kWords / counts_words(ranks), 2, kHistory);
 }
 
+// CallOptions::layout.
+std::string order_in_words(uint64_t layout) {
+  if (layout == 0) return "in C order";
+  std::string dimensions;
+  for (uint64_t rest = layout; rest != 0; rest >>= 4) {
+    dimensions.insert(0, fmt::format(" {}", (rest & 0xf) - 1));
+  }
+  return "dimensions in the order" + dimensions;
+}
+
 }  // namespace
 
 uint64_t Call::hash() const {
@@ -48,7 +58,7 @@ uint64_t Call::hash() const {
   return mix(mix(shape + 0x9e3779b97f4a7c15u) + count) ^ layout;
 }
 
-std::string Call::to_string() const {
+std::string Call::to_string(bool with_layout) const {
   if (is_split) {
     return type == DataType::kUint8    ? "register_memory"
            : type == DataType::kUint32 ? "duplicate"
@@ -59,7 +69,11 @@ std::string Call::to_string() const {
   if (collective != Collective::kBarrier) {
     text += fmt::format("({}{}{}", name(type), reduces ? ", " : "", reduces ? name(op) : "");
     if (collective != Collective::kAllToAllV) text += fmt::format(", count {}", count);
-    if (layout != 0) text += fmt::format(" in all, counts and offsets #{:08x}", layout >> 32);
+    const bool varies = is_varying(collective);
+    if (varies && layout != 0) {
+      text += fmt::format(" in all, counts and offsets #{:08x}", layout >> 32);
+    }
+    if (!varies && (layout != 0 || with_layout)) text += ", " + order_in_words(layout);
     if (is_rooted(collective)) text += fmt::format(", root {}", root);
     text += ")";
   }

@@ -47,8 +47,10 @@ struct Call {
   ReduceOp op;
   Algorithm algorithm;  // as forced by the caller; kAuto otherwise
   int32_t root;
-  uint64_t count;       // of a _v collective: elements in all; of an all_to_all_v: 0, ranks differ
-  uint64_t layout = 0;  // hash of counts and offsets, where all ranks pass the same ones
+  uint64_t count;  // of a _v collective: elements in all; of an all_to_all_v: 0, ranks differ
+  /// Of a _v collective a hash of counts and offsets, where all ranks pass the same ones; of another
+  /// one CallOptions::layout.
+  uint64_t layout = 0;
   /// The all_gather by which ranks exchange what they want of a split; of bytes: what they register.
   bool is_split = false;
 
@@ -56,8 +58,8 @@ struct Call {
   /// The same number on two ranks exactly when they were asked for the same, but for hash
   /// collisions.
   uint64_t hash() const;
-  /// "all_reduce(float, sum, count 1024)".
-  std::string to_string() const;
+  /// "all_reduce(float, sum, count 1024)". `with_layout`: also where it is C order.
+  std::string to_string(bool with_layout = false) const;
 };
 static_assert(kCollectives < 0x80);  // pack_shape() keeps is_split in the same byte
 

@@ -10,6 +10,7 @@
 #include <iterator>
 #include <thread>
 
+#include "comm/base/wait_callback.hpp"
 #include "comm/bootstrap/packet.hpp"
 
 namespace rondo::comm {
@@ -45,8 +46,10 @@ Status not_reading() { return Status(Code::kTimeout, "it does not read what it i
 
 Result<bool> poll_until(std::span<pollfd> descriptors, Deadline deadline) {
   constexpr int64_t kInterruptEveryMs = 10, kLongestMs = 60'000;
-  const int64_t most_ms = deadline.can_be_interrupted() ? kInterruptEveryMs : kLongestMs;
+  const bool returns = deadline.can_be_interrupted() || base::wait_callback.call != nullptr;
+  const int64_t most_ms = returns ? kInterruptEveryMs : kLongestMs;
   while (true) {
+    base::call_back_if_due();
     RONDO_TRY(deadline.check_interrupt());
     const int64_t left_ms = deadline.left().count();
     const int64_t wait_ms = std::clamp<int64_t>(left_ms, 0, most_ms);

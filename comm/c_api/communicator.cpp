@@ -102,6 +102,7 @@ Status read_arguments(const Given& given, Arguments& into) {
   into.options.timeout = std::chrono::milliseconds(c.timeout_ms);
   into.options.factor = c.factor;
   into.options.stream = c.stream;
+  into.options.layout = c.layout;
   return read_value(c.algorithm, kAlgorithms, "algorithm", into.options.algorithm);
 }
 
@@ -262,6 +263,10 @@ int rondo_host(const rondo_communicator* communicator, int rank) {
 }
 
 // ---- work
+
+void rondo_set_wait_callback(void (*callback)(void* context), void* context) {
+  rondo::set_wait_callback(callback, context);
+}
 
 rondo_code rondo_work_wait(rondo_work* work) {
   return guarded({{work, "the work"}}, [&] { return work->work.wait(); });

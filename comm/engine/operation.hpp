@@ -21,7 +21,8 @@ namespace rondo {
 /// What a Work shares with the operation it stands for.
 struct Work::State {
   /// Release by whoever ends it, after the rest; acquire by readers.
-  std::atomic<bool> ended{false};
+  std::atomic<uint32_t> ended{0};     // a futex word
+  std::atomic<uint32_t> sleepers{0};  // threads in sleep()
   Status status;
   /// Of an open group: set before the caller has the Work, cleared when the group begins.
   std::atomic<bool> collected{false};
@@ -41,14 +42,20 @@ struct Work::State {
   void end(Status result, int64_t now_ns) {
     status = std::move(result);
     ended_ns.store(now_ns, std::memory_order_relaxed);
-    // Sequentially consistent, as is the next load: of this thread and one that enters wait_any()
-    // at the same moment, one at least sees the other.
-    ended.store(true, std::memory_order_seq_cst);
-    ended.notify_all();
+    // Sequentially consistent, as are the next loads: of this thread and one that enters sleep() or
+    // wait_any() at the same moment, one at least sees the other.
+    ended.store(1, std::memory_order_seq_cst);
+    if (sleepers.load(std::memory_order_seq_cst) != 0) wake();
     if (waiting_for_any.load(std::memory_order_seq_cst) == 0) return;
     ended_meanwhile.fetch_add(1, std::memory_order_release);  // pairs with wait_any()
     ended_meanwhile.notify_all();
   }
+
+  /// Until it has ended, or sooner: the thread's wait callback is called in between.
+  void sleep();
+
+ private:
+  void wake();
 };
 
 }  // namespace rondo

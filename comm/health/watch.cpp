@@ -278,7 +278,8 @@ Status Watch::mismatch(int rank, int peer, uint64_t sequence, const std::string&
   for (uint64_t at = sequence > kHistory ? sequence - kHistory + 1 : 1; at <= sequence; ++at) {
     const auto ours = board_.read(rank, at), theirs = board_.read(peer, at);
     if (ours && theirs && ours->call != theirs->call) {
-      return report(at, ours->call.to_string(), theirs->call.to_string());
+      const bool layouts = ours->call.layout != theirs->call.layout;
+      return report(at, ours->call.to_string(layouts), theirs->call.to_string(layouts));
     }
     if (ours && theirs) RONDO_TRY(find_uneven(rank, peer, at, ours->call));
   }

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <ctime>
 #include <string>
 #include <system_error>
@@ -12,6 +13,7 @@
 #include "comm/base/clock.hpp"
 #include "comm/base/guarded.hpp"
 #include "comm/base/hold_across_fork.hpp"
+#include "comm/base/wait_callback.hpp"
 #include "comm/host/wait.hpp"
 #include "kernels/floating_point.hpp"
 
@@ -107,7 +109,13 @@ void Queue::ring() {
 
 void Queue::drain() {
   std::unique_lock<std::mutex> lock(mutex_);
-  emptied_.wait(lock, [&] { return empty() && !ending_; });
+  const auto emptied = [&] { return empty() && !ending_; };
+  if (base::wait_callback.call == nullptr) return emptied_.wait(lock, emptied);
+  while (!emptied_.wait_for(lock, std::chrono::nanoseconds(base::kWaitCallbackEveryNs), emptied)) {
+    lock.unlock();
+    base::call_back_if_due();
+    lock.lock();
+  }
 }
 
 void Queue::take_incoming() {

@@ -7,6 +7,7 @@
 
 #include "comm/base/clock.hpp"
 #include "comm/base/guarded.hpp"
+#include "comm/base/wait_callback.hpp"
 #include "kernels/floating_point.hpp"
 
 namespace rondo::engine {
@@ -286,6 +287,7 @@ void Runner::push_idle_channels(bool operates, bool has_messages) {
   if (operation != nullptr && lanes) ready_at_ns = 0;  // either may be first
   if (needs_progress_) push_idle_channels(operation != nullptr, lanes);
   if (!waiter.idle(ready_at_ns, may_sleep)) return true;
+  base::call_back_if_due();
   board::Wait wait{.sequence = board::kNoSequence,
                    .call = nullptr,
                    .algorithm = Algorithm::kAuto,
@@ -353,6 +355,7 @@ void Runner::moved(Waiter& waiter) {
       if (stepped == Progress::kFailed) break;
       if (waiter) moved(*waiter);
       if (stepped == Progress::kDone) return std::move(operation.outcome);
+      if (waiter) base::call_back_if_due();  // much to move, and never a long wait
     }
   } catch (...) {
     (void)fail(base::caught());
@@ -381,6 +384,7 @@ Status Runner::run(std::list<Operation>& operations) {
         failed = true;
       } else if (lanes == Progress::kProgressed || stepped != Progress::kBlocked) {
         moved(waiter);
+        base::call_back_if_due();
       } else {
         failed = !wait_a_little(operation, waiter, true);
       }

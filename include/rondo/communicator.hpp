@@ -104,6 +104,9 @@ struct CallOptions {
   /// With Config::device: the cudaStream_t on which the operation is enqueued; null: the legacy
   /// default stream. Without: must be null.
   void* stream = nullptr;
+  /// The order of a tensor's dimensions in memory, from the slowest on, a hexadecimal digit each from
+  /// 1: 0x1342 is channels-last; 0: C order. The same on all ranks. Not for _v calls and messages.
+  uint64_t layout = 0;
   friend bool operator==(const CallOptions&, const CallOptions&) = default;
 };
 
@@ -205,9 +208,9 @@ class Communicator {
 
   /// Creates a communicator for each color, of the ranks that pass it, ordered by key, then by rank
   /// here; nullopt for a rank that passes kNoColor. Collective. The new ones have this
-  /// communicator's settings. Blocks as create() does. A name ("rows") is what errors, logs and
-  /// rondo-status call the new communicator, which else is "world/color 1"; every rank of a color
-  /// passes the same. Its first 60 bytes count.
+  /// communicator's settings. Waits for late ranks as a call does (Config::timeout), then blocks as
+  /// create() does. Errors, logs and rondo-status call the new communicator by `name` ("rows"; else
+  /// "world/color 1"), the same on every rank of a color. Its first 60 bytes count.
   Result<std::optional<Communicator>> split(int color, int key, std::string_view name = {});
   static constexpr int kNoColor = -1;
   /// Another communicator of the same ranks, with independent operations. Collective.
@@ -527,13 +530,12 @@ class Communicator {
     return recv_async(buffer.data(), buffer.size(), buffer.type(), peer, options);
   }
 
-  /// Waits until all asynchronous operations and messages have ended, or their deadlines have passed, as
-  /// the destructor does; here abort() can end the wait. Not in a group; streams are not waited for.
-  /// Returns the first failure; kMismatch if ranks that only sent disagree (the destructor logs it).
+  /// Waits until all asynchronous operations and messages have ended, or abort(). Not in a group. Returns
+  /// the first failure; kMismatch if ranks that only sent disagree (the destructor logs that).
   Status finish();
-  /// Whether no asynchronous call, and on a device no kernel, is under way. False once graphs hold calls.
+  /// Whether no asynchronous call, or kernel, is under way. False once graphs hold calls.
   bool is_idle() const;
-  /// Makes every pending and later call, on every rank, return kAborted with this reason. Any thread.
+  /// Every pending and later call, on every rank, returns kAborted with this reason. Any thread.
   void abort(const std::string& reason);
   /// The first failure, or ok. On a device it first checks kernels' reports and CUDA's errors, and
   /// looks for ranks that have ended: call it in a loop that waits for a stream.
@@ -548,8 +550,7 @@ class Communicator {
   Result<Plan> find_plan(Collective, size_t count, DataType, bool direct, Algorithm,
                          ReduceOp) const;
   Stats stats() const;
-  /// The last operations of every rank and its pending messages, as this rank sees them, as text:
-  /// what rondo-status PID --records prints.
+  /// Every rank's last operations and pending messages: what rondo-status PID --records prints.
   std::string flight_record() const;
 
   class [[gnu::visibility("hidden")]] Impl;
@@ -572,8 +573,7 @@ std::string topology_report(int ranks, const Config& config = {});
 
 namespace rondo {
 
-/// Measured time of one operation, out of place: a robust value over many. For programs that
-/// measure a machine, such as `rondo-perf --calibrate FILE`.
+/// Measured time of one operation, out of place, for programs such as `rondo-perf --calibrate FILE`.
 struct LinkTiming {
   Collective collective;
   Algorithm algorithm;  // the forced one; not kAuto

@@ -1,5 +1,5 @@
 // rondo's own messages: by default to stderr, from level `warn` up
-// (RONDO_LOG=debug|info|warn|error|off). Also the version.
+// (RONDO_LOG=debug|info|warn|error|off). Also a callback during waits, and the version.
 #pragma once
 
 #include <functional>
@@ -20,6 +20,12 @@ bool shows_log_level(LogLevel level);
 
 /// Logs a message of the caller's to the same place, subject to the same level. Thread-safe.
 void log(LogLevel level, std::string_view message);
+
+/// While a call of the calling thread blocks, rondo calls `callback(context)` about every 50 ms from
+/// that thread, so that a program can look after other things, such as its signals. nullptr ends
+/// that. The callback must not throw. It may call abort() of the communicator whose call blocks, and
+/// anything of other communicators.
+void set_wait_callback(void (*callback)(void* context), void* context = nullptr);
 
 /// Whether this process's stderr is a terminal, directly or through rondo-run. If so, a program may
 /// draw a progress bar there, in lines that end in a carriage return.

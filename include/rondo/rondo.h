@@ -266,6 +266,9 @@ typedef struct rondo_call_options {
    * it: 0.5 or 300 for int8, 1e39 for float. */
   double factor;
   void* stream; /* with a device: the cudaStream_t on which the operation is enqueued */
+  /* A tensor's dimensions from the slowest to the fastest, a hexadecimal digit each, counted from 1:
+   * 0x1342 is channels-last. 0: C order. Ranks that pass different ones get RONDO_MISMATCH. */
+  uint64_t layout;
 } rondo_call_options;
 void rondo_call_options_init(rondo_call_options* options, size_t size);
 
@@ -456,6 +459,9 @@ rondo_code rondo_barrier_async(rondo_communicator* communicator, const rondo_cal
 /* Blocks until the operation has ended; returns its result. May be called more than once.
  * RONDO_INVALID_ARGUMENT at once while the operation's group is open: rondo_group_end begins it. */
 rondo_code rondo_work_wait(rondo_work* work);
+/* While a call of the calling thread blocks, rondo calls callback(context) about every 50 ms from
+ * that thread; null ends that. See set_wait_callback() in log.hpp. */
+void rondo_set_wait_callback(void (*callback)(void* context), void* context);
 /* rondo_work_wait of each of `count` works; returns the first failure in their order. Null ones are
  * left out. */
 rondo_code rondo_work_wait_all(rondo_work* const* works, size_t count);

@@ -16,8 +16,7 @@ __version__ = ".".join(str(part) for part in _rondo.version)
 
 ANY_SOURCE, ANY_TAG = -2, -1
 
-if threading.current_thread() is threading.main_thread():
-    _rondo.catch_interrupts()
+_rondo.set_main_thread(threading.main_thread().ident)
 
 
 Communicator = _rondo.Communicator

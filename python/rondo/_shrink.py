@@ -14,9 +14,10 @@ def shrunk(c, members, name, timeout):
     try:
         c.check()
         unique_id = _meet(c, members, patience)
-        return rondo.Communicator(members.index(c.rank), len(members), unique_id=unique_id, name=name, timeout=timeout)
+        return rondo.Communicator(members.index(c.rank), len(members), unique_id=unique_id, name=name, timeout=timeout,
+                                  bootstrap_timeout=patience)
     except rondo.Error:  # of c, perhaps just now; where it is not, this says who has ended
-        left = c.shrink()
+        left = c.shrink(patience)
     try:
         _expect_members(left, c.rank, members, patience)
     except BaseException:

@@ -14,27 +14,46 @@ _TYPES = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16,
                     torch.int16, torch.uint16, torch.uint32, torch.uint64, torch.bool, torch.float8_e4m3fn, torch.float8_e5m2))
 
 
-def flat_of(tensor, what, any_order=False):
-    """The tensor as one run of memory. any_order: all ranks' tensors are laid out alike, so channels-last will do."""
+_IN_ORDER = {}  # what names the order of dimensions, where it is C's
+_ORDERS = ((torch.channels_last, 4, {"layout": 0x1342}), (torch.channels_last_3d, 5, {"layout": 0x13452}))
+
+
+def laid_out(tensor, what):
+    """The tensor as one run of memory, and the argument that names its order, which ranks compare: channels-last will do."""
+    if tensor.layout is torch.strided and not tensor.is_contiguous():
+        for layout, dimensions, named in _ORDERS:
+            if tensor.dim() == dimensions and tensor.is_contiguous(memory_format=layout):
+                return tensor.detach().as_strided((tensor.numel(),), (1,)), named
+    return flat_of(tensor, what), _IN_ORDER
+
+
+def flat_of(tensor, what):
+    """The tensor as one run of memory."""
     if tensor.layout is not torch.strided:
         raise ValueError(f"{what} is sparse: only all_reduce by SUM takes it; pass x.to_dense()")
     if tensor.is_contiguous():
         return tensor.detach()
-    for layout, dimensions in ((torch.channels_last, 4), (torch.channels_last_3d, 5)):
-        if any_order and tensor.dim() == dimensions and tensor.is_contiguous(memory_format=layout):
-            return tensor.detach().as_strided((tensor.numel(),), (1,))
     raise ValueError(f"{what} is not contiguous: pass x.contiguous()")
 
 
-def moved(tensor, what, any_order=False):
+def moved(tensor, what):
     """What rondo moves unseen: a type that it lacks goes as bytes."""
-    flat = flat_of(tensor, what, any_order)
+    return _as_known(flat_of(tensor, what))
+
+
+def moved_as_laid_out(tensor, what):
+    """The same in any order, and the argument that names it."""
+    flat, order = laid_out(tensor, what)
+    return _as_known(flat), order
+
+
+def _as_known(flat):
     return flat if flat.dtype in _TYPES else flat.reshape(-1).view(torch.uint8)
 
 
 def reduced(tensor, op, what, any_order=False):
-    """The tensor as rondo reduces it, and the arguments that name the operator. Complex numbers are pairs."""
-    flat = flat_of(tensor, what, any_order)
+    """The tensor as rondo reduces it, and the arguments that name operator and order. Complex numbers are pairs."""
+    flat, order = laid_out(tensor, what) if any_order else (flat_of(tensor, what), _IN_ORDER)
     name = (_OPS if flat.dtype is not torch.bool else _OPS_OF_BOOLS).get(int(op.op))
     if name is None:
         raise ValueError(f"rondo cannot reduce {tensor.dtype} by {op.op.name}")
@@ -43,8 +62,8 @@ def reduced(tensor, op, what, any_order=False):
             raise ValueError(f"rondo reduces complex numbers by SUM and AVG, not by {op.op.name}: there are no complex types")
         flat = torch.view_as_real(flat)
     if name != "mulsum":
-        return flat, {"op": name}
-    return flat, {"op": name, "factor": op.factor.item() if isinstance(op.factor, torch.Tensor) else op.factor}
+        return flat, {"op": name, **order}
+    return flat, {"op": name, "factor": op.factor.item() if isinstance(op.factor, torch.Tensor) else op.factor, **order}
 
 
 def in_order(tensor):

@@ -30,13 +30,21 @@ class Completion:
 
     idle = 0  # threads of this process that have nothing to do
     counting = threading.Lock()
+    is_over = False  # the interpreter ends: no thread may be left, and callers wait themselves
 
     def __init__(self):
         self._tasks = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._threads, self._idle, self._ending = set(), 0, False
+        self._process = os.getpid()
+
+    def has_threads(self):
+        return bool(self._threads) and self._process == os.getpid()  # a forked child has none
 
     def start(self, task):
+        if Completion.is_over:
+            task()
+            return
         with self._changed:
             if self._idle > 0:
                 self._tasks.put(task)

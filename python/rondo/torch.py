@@ -4,6 +4,7 @@ torch finds it by an entry point when init_process_group("rondo") names the back
 import it before: it then says to torch which rank this is. A call that is not asynchronous runs in its caller. rondo's progress thread
 executes the others; threads of this module complete their futures.
 """
+import atexit
 import contextlib
 import datetime
 import hashlib
@@ -25,8 +26,9 @@ from torch._C._distributed_c10d import AllreduceOptions, Backend, ErrorType, Red
 
 import rondo
 from rondo import _buckets
+from rondo._error import described
 from rondo._shrink import shrunk
-from rondo._tensors import copy_parts, counts_of, expect_like, expect_one_each, in_order, joined, moved, reduced
+from rondo._tensors import copy_parts, counts_of, expect_like, expect_one_each, in_order, joined, moved, moved_as_laid_out, reduced
 from rondo._works import Completion, RondoWork, forward_to_python, not_compiled
 
 _NOT_SET = AllreduceOptions().timeout
@@ -38,6 +40,12 @@ _open = set()  # torch's debugging wrapper keeps the C++ half of a RondoBackend 
 def _seconds(timeout):
     """As rondo takes it: a year at most."""
     return min(timeout.total_seconds(), 365 * 86400)
+
+
+def _to_meet(timeout):
+    """How long ranks wait for each other when a group is made: what the program states; torch's default of half an hour is not that, so
+    RONDO_BOOTSTRAP_TIMEOUT holds."""
+    return None if timeout == dist.distributed_c10d.default_pg_timeout else _seconds(timeout)
 
 
 @not_compiled
@@ -52,7 +60,7 @@ class RondoBackend(Backend):
         self._coalesced = None  # what was issued since start_coalescing()
         self._outstanding, self._calls_until_look = set(), 8
         self._collectives = 0  # issued, which is the same on all ranks whatever has ended
-        self._one_at_a_time = threading.Lock()
+        self._one_at_a_time = threading.RLock()  # a signal's handler may call while this thread has it, and is refused
         _open.add(self)
 
     # ---- What torch asks.
@@ -113,8 +121,19 @@ class RondoBackend(Backend):
             self._communicator.abort("torch.distributed aborted the process group")
 
     def shutdown(self):
+        """Waits for what is outstanding, and leaves. Raises rondo.Error if ranks that only sent have made different calls, and no call
+        has raised that."""
+        self.end_threads()
+        try:
+            with self._one_at_a_time:
+                self._communicator.close()
+        finally:
+            _open.discard(self)
+            _buckets.drop_unused()
+
+    def end_threads(self):
         """Waits for what is outstanding. Receives may have no sender, and another thread's call no end: after another second they are
-        aborted. Raises rondo.Error if the ranks have disagreed about a call that only sends, and no call has told."""
+        aborted."""
         for work in list(self._outstanding):
             if not work.receives:
                 work.settle()
@@ -127,18 +146,13 @@ class RondoBackend(Backend):
         if free:
             self._one_at_a_time.release()  # callbacks of futures may call
         self._completion.end()
-        try:
-            with self._one_at_a_time:
-                self._communicator.close()
-        finally:
-            _open.discard(self)
-            _buckets.drop_unused()
 
     def split(self, store, ranks, options):
         member = self.rank() in ranks
         own = _name(options.group_name if options else "", sys._getframe(1))
         with self._one_at_a_time:
-            names = self._communicator.all_gather_object(own)
+            timeout = _seconds(options._timeout) if options else self._timeout
+            names = self._communicator.all_gather_object(own, timeout=timeout)
             name = names[min(ranks)] if member else None  # the description may be another one on each rank
             part = self._communicator.split(min(ranks) if member else None, ranks.index(self.rank()) if member else 0, name)
         if not member:  # torch would take None for a backend
@@ -151,7 +165,7 @@ class RondoBackend(Backend):
     def perform_nocolor_split(self, _device):
         """This rank's part in a new_group() of others."""
         with self._one_at_a_time:
-            self._communicator.all_gather_object("")
+            self._communicator.all_gather_object("", timeout=self._timeout)
             self._communicator.split(None)
 
     def shrink(self, ranks_to_exclude, shrink_flags=0, opts_override=None):
@@ -284,7 +298,10 @@ class RondoBackend(Backend):
         return self._run(calls, tensors, opts)
 
     def broadcast(self, tensors, opts):
-        calls = [(self._communicator.broadcast, (moved(tensor, "the tensor", any_order=True), opts.rootRank), {}) for tensor in tensors]
+        calls = []
+        for tensor in tensors:
+            x, named = moved_as_laid_out(tensor, "the tensor")
+            calls.append((self._communicator.broadcast, (x, opts.rootRank), named))
         return self._run(calls, tensors, opts)
 
     def barrier(self, opts):
@@ -405,6 +422,7 @@ class _Meeting:
 
     def __init__(self, store, rank, size, timeout):
         self._store, self._rank, self._size, self._timeout, self._round = store, rank, size, timeout, 0
+        self._end = time.monotonic() + _seconds(timeout)  # of all rounds together
         self._generation = store.add(f"rondo/generation/{rank}", 1)
 
     def __call__(self, blob):
@@ -422,9 +440,12 @@ class _Meeting:
 
     def _get(self, keys):
         try:
-            self._store.wait(keys, self._timeout)  # the store's own is another one
-        except dist.DistStoreError:
+            left = max(self._end - time.monotonic(), 0.001)
+            self._store.wait(keys, datetime.timedelta(seconds=left))  # the store's own is another one
+        except RuntimeError:  # each kind of store has one of its own
             late = [str(rank) for rank, key in enumerate(keys) if not self._store.check([key])]
+            if not late:
+                raise
             raise rondo.Error(f"the process group was not made within {_seconds(self._timeout):g} s: rank{'s' * (len(late) > 1)} "
                               f"{', '.join(late)} did not come", "timeout", self._rank) from None
         return [bytes(self._store.get(key)) for key in keys]
@@ -449,7 +470,8 @@ def _create(given, options):
     rank, size = given.group_rank, given.group_size
     meeting = _Meeting(given.store, rank, size, given.timeout)
     name = meeting.first(_name(given.group_id, sys._getframe(1))) if given.global_ranks_in_group else "world"
-    communicator = rondo.Communicator(rank, size, all_gather=meeting, name=name, timeout=_seconds(given.timeout))
+    communicator = rondo.Communicator(rank, size, all_gather=meeting, name=name, timeout=_seconds(given.timeout),
+                                      bootstrap_timeout=_to_meet(given.timeout))
     return RondoBackend(rank, size, options, communicator, name, given.store)
 
 
@@ -503,6 +525,21 @@ def _describe_job():
         os.environ.setdefault(name, str(text))
 
 
+def _end_threads():
+    """Before the interpreter ends, which takes the threads that complete futures out of C++, and so the process: what they wait for is
+    waited for. After an exception of the program other ranks must not wait for this one."""
+    failure = getattr(sys, "last_value", None)
+    for backend in list(_open):
+        if not backend._completion.has_threads():
+            continue
+        if failure is not None:
+            with contextlib.suppress(ValueError, rondo.Error):
+                backend._communicator.abort(f"rank {backend.rank()} left after {described(failure)}")
+        with contextlib.suppress(ValueError, rondo.Error):  # of a parent, in a forked child
+            backend.end_threads()
+    Completion.is_over = True
+
+
 def register():
     """The entry point. Calling it twice is allowed; an import does."""
     if "RONDO" not in dist.Backend._plugins:
@@ -510,6 +547,7 @@ def register():
         forward_to_python()
         if _finish_shrinking is not None:
             dist.distributed_c10d._finalize_shrunk_group = _finish_shrinking_well
+        atexit.register(_end_threads)
         dist.Backend.register_backend("rondo", _create, extended_api=True, devices=["cpu"])
 
 

@@ -219,6 +219,34 @@ Array array_of_dlpack(nb::handle object, const char* name) {
           .on_device = device == kCuda};
 }
 
+bool is_masked(PyTypeObject* type) {
+  for (Py_ssize_t i = 0; type->tp_mro != nullptr && i < PyTuple_Size(type->tp_mro); ++i) {
+    const nb::handle base = PyTuple_GetItem(type->tp_mro, i);
+    const nb::object from = nb::getattr(base, "__module__", nb::none());
+    const char* const module =
+        PyUnicode_Check(from.ptr()) != 0 ? PyUnicode_AsUTF8(from.ptr()) : nullptr;
+    if (module == nullptr || !std::string_view(module).starts_with("numpy.ma")) continue;
+    if (nb::cast<std::string>(base.attr("__name__")) == "MaskedArray") return true;
+  }
+  return false;
+}
+
+/// Its elements are not all that it means: rondo would move them without the mask.
+void refuse_masked(nb::handle object, const char* name) {
+  // Of the last array that was none; held, so that no other type gets its place.
+  static PyTypeObject* unmasked = nullptr;
+  PyTypeObject* const type = Py_TYPE(object.ptr());
+  if (type == unmasked) return;
+  if (is_masked(type)) {
+    throw nb::type_error((std::string(name) +
+                          " is a masked array, whose mask would be lost: pass x.filled(value), or "
+                          "x.data and numpy.ma.getmaskarray(x) in a call each")
+                             .c_str());
+  }
+  Py_INCREF(type);
+  Py_XDECREF(std::exchange(unmasked, type));
+}
+
 }  // namespace
 
 DataType type_named(std::string_view text, const char* argument) {
@@ -229,6 +257,7 @@ DataType type_named(std::string_view text, const char* argument) {
 }
 
 Array array_of(nb::handle object, bool written, const char* name) {
+  refuse_masked(object, name);
   if (PyObject_CheckBuffer(object.ptr())) {
     if (auto exported = export_of(object, written)) {
       return array_of_buffer(object, std::move(exported), name);

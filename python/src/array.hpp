@@ -28,7 +28,7 @@ struct Array {
 /// Accepts, in this order: the buffer protocol (numpy, bytearray, array.array, memoryview), numpy
 /// arrays of ml_dtypes' types, torch's tensors, DLPack. `written`: whether rondo will write it.
 /// `name`: the argument, for the message. Throws TypeError or ValueError with a sentence for what is
-/// no array, not contiguous, read-only, or of a type that rondo lacks.
+/// no array, masked, not contiguous, read-only, or of a type that rondo lacks.
 Array array_of(nb::handle object, bool written, const char* name);
 
 /// The type of that name, numpy's or torch's. `argument`: what has it, for the message of TypeError.

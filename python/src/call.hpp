@@ -16,7 +16,7 @@
 
 namespace rondo::python {
 
-/// Keyword arguments that every call has: async_op, algorithm, timeout (seconds), factor, stream.
+/// Keyword arguments that every call has: async_op, algorithm, timeout (seconds), factor, layout, stream.
 struct CallSettings {
   rondo_call_options call;
   bool async_op = false;
@@ -53,6 +53,8 @@ struct CallSettings {
                                " is not exact in double; whole numbers up to 2^53 are")
                                   .c_str());
       }
+    } else if (key == "layout") {
+      call.layout = nb::cast<uint64_t>(value);
     } else if (key == "stream") {
       call.stream = reinterpret_cast<void*>(nb::cast<uintptr_t>(value));
     } else {

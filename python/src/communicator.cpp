@@ -28,7 +28,7 @@ struct AllGatherCall {
   std::optional<nb::python_error> failure;
 
   static int call(void* context, const void* own, size_t bytes, void* all) noexcept {
-    const nb::gil_scoped_acquire gil;
+    const HeldGil gil;
     auto& self = *static_cast<AllGatherCall*>(context);
     try {
       size_t given = 0;
@@ -100,12 +100,19 @@ rondo_config config_of(const PyCommunicator::Creation& settings, AllGatherCall& 
 void wait_interruptibly(const rondo_pending* pending) {
   for (int over = 0; over == 0;) {
     {
-      const nb::gil_scoped_release released;
+      const ReleasedGil released;
       std::this_thread::sleep_for(std::chrono::microseconds(100));
       rondo_pending_test(pending, &over);
     }
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
   }
+}
+
+[[noreturn]] void refuse_in_handler() {
+  throw nb::value_error(
+      "this communicator is inside a call, which a signal's handler interrupts: the handler may "
+      "call "
+      "abort(), use another communicator, or set a variable that the program reads after the call");
 }
 
 int forks_so_far = 0;  // a child changes it before it has a second thread
@@ -166,13 +173,14 @@ nb::object PyWork::wait() {
   auto& communicator = nb::cast<PyCommunicator&>(owner_);
   communicator.expect_own_process();
   rondo_code code = RONDO_OK;
+  Interruptible interruptible(communicator.handle_or_null(), communicator.in_wait_handler());
   {
-    const Interruptible interruptible(communicator.handle_or_null());
-    const nb::gil_scoped_release released;
+    const ReleasedGil released;
     code = rondo_work_wait(work_);
   }
   std::vector<Array> used;
   if (test()) used.swap(arrays_);  // a bytearray may now be resized
+  interruptible.throw_raised();
   check(communicator.note(code), communicator.rank());
   return result_;
 }
@@ -205,17 +213,20 @@ PyCommunicator::PyCommunicator(const Creation& settings) {
                            .failure = {}};
   const rondo_config config = config_of(settings, all_gather);
   rondo_code code = RONDO_OK;
+  bool in_handler = false;
+  Interruptible interruptible(nullptr, &in_handler);
   if (settings.all_gather.is_none()) {
     rondo_pending* pending = nullptr;
     check(rondo_create_async(&pending, &config), settings.rank);
     wait_interruptibly(pending);
-    const nb::gil_scoped_release released;
+    const ReleasedGil released;
     code = rondo_pending_wait(pending, &handle_);
   } else {  // the caller's own all-gather belongs to this thread, as MPI's may
-    const nb::gil_scoped_release released;
+    const ReleasedGil released;
     code = rondo_create(&handle_, &config);
   }
   if (all_gather.failure) throw std::move(*all_gather.failure);
+  interruptible.throw_raised();
   check(code, settings.rank);
   rank_ = rondo_rank(handle_);
   on_device_ = settings.device >= 0;
@@ -223,7 +234,12 @@ PyCommunicator::PyCommunicator(const Creation& settings) {
 
 PyCommunicator::~PyCommunicator() { destroy(); }
 
+void PyCommunicator::expect_no_call() const {
+  if (in_handler_) refuse_in_handler();
+}
+
 rondo_communicator* PyCommunicator::handle() const {
+  expect_no_call();
   if (closing_) throw nb::value_error("this communicator is closed");
   return handle_until_closed();
 }
@@ -241,17 +257,27 @@ void PyCommunicator::expect_own_process() const {
       "rondo by rondo-run, or by multiprocessing's \"spawn\", and create a communicator there");
 }
 
-rondo_code PyCommunicator::wait_for_all() const {
-  const Interruptible interruptible(handle_);
-  const nb::gil_scoped_release released;
-  return rondo_finish(handle_);
+rondo_code PyCommunicator::wait_for_all() {
+  Interruptible interruptible(handle_, &in_wait_handler_);
+  rondo_code code = RONDO_OK;
+  {
+    const ReleasedGil released;
+    code = rondo_finish(handle_);
+  }
+  interruptible.throw_raised();
+  return code;
 }
 
 void PyCommunicator::wait_for_calls() const {
-  const Interruptible interruptible(handle_);
   while (calls_ > 0) {
-    const nb::gil_scoped_release released;
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
+    {
+      const ReleasedGil released;
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    if (PyErr_CheckSignals() == 0) continue;
+    nb::python_error raised;
+    rondo_abort(handle_, "interrupted while it waited for another thread's call");
+    throw raised;
   }
 }
 
@@ -263,7 +289,10 @@ void PyCommunicator::finish() {
 }
 
 void PyCommunicator::close() {
-  if (handle_ == nullptr || std::exchange(closing_, true)) return;
+  if (handle_ == nullptr) return;
+  if (in_wait_handler_) refuse_in_handler();
+  expect_no_call();
+  if (std::exchange(closing_, true)) return;
   std::string disagreement;
   if (forks_ == forks()) {
     while (group_depth_ > 0) {
@@ -288,7 +317,7 @@ void PyCommunicator::destroy() {
   if (handle_ == nullptr) return;
   rondo_communicator* const ending = std::exchange(handle_, nullptr);
   {
-    const nb::gil_scoped_release released;
+    const ReleasedGil released;
     rondo_destroy(ending);  // waits for what is outstanding
   }
   drop(std::exchange(kept_, {}));

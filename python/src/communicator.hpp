@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "python/src/array.hpp"
+#include "python/src/gil.hpp"
 #include "python/src/interrupt.hpp"
 #include "rondo/rondo.h"
 
@@ -81,6 +82,7 @@ class PyCommunicator {
   /// Throws ValueError in a forked child.
   void expect_own_process() const;
   rondo_communicator* handle_or_null() const { return handle_; }
+  bool* in_wait_handler() { return &in_wait_handler_; }
   int rank() const { return rank_; }  // also after close()
   bool on_device() const { return on_device_; }
   int size() const { return rondo_size(handle()); }
@@ -110,16 +112,18 @@ class PyCommunicator {
     const InCall in_call(*this);
     rondo_code code = RONDO_OK;
     {
-      const nb::gil_scoped_release released;
+      const ReleasedGil released;
       code = call(open);
     }
     return note(code);
   }
-  /// Also, Ctrl-C aborts it.
+  /// Also, signals' handlers run meanwhile; throws what one has raised.
   template <class Call>
   rondo_code run_interruptible(const Call& call) {
-    const Interruptible interruptible(handle());  // a signal's handler may close this communicator
-    return run(call);
+    Interruptible interruptible(handle(), &in_handler_);
+    const rondo_code code = run(call);  // a handler may have closed this communicator before
+    interruptible.throw_raised();
+    return code;
   }
 
  private:
@@ -145,8 +149,10 @@ class PyCommunicator {
   static void drop(std::vector<Kept> taken);
 
   void leave_group();
-  rondo_code wait_for_all() const;  // Ctrl-C ends it
-  void wait_for_calls() const;      // of other threads; Ctrl-C ends it
+  /// Throws ValueError if a handler of a signal interrupts a call of this communicator.
+  void expect_no_call() const;
+  rondo_code wait_for_all();    // a handler that raises ends it
+  void wait_for_calls() const;  // of other threads; a handler that raises ends it
   void destroy();
 
   rondo_communicator* handle_ = nullptr;
@@ -156,7 +162,9 @@ class PyCommunicator {
   int group_depth_ = 0;
   int calls_ = 0;
   bool closing_ = false;
-  bool told_ = false;  // by an Error that the ranks disagree
+  bool told_ = false;             // by an Error that the ranks disagree
+  bool in_handler_ = false;       // of a signal that interrupts a call
+  bool in_wait_handler_ = false;  // of one that interrupts a wait for a Work, finish() or close()
   int forks_ = forks();
 };
 

@@ -8,6 +8,7 @@
 
 #include "python/src/array.hpp"
 #include "python/src/communicator.hpp"
+#include "python/src/gil.hpp"
 
 namespace rondo::python {
 namespace {
@@ -104,13 +105,13 @@ struct Memory {
 struct DeviceMemory {
   DeviceMemory(size_t wanted, int device) : bytes(wanted) {
     const auto allocate = [&] {
-      const nb::gil_scoped_release released;
+      const ReleasedGil released;
       return rondo_device_alloc(wanted, device, &data);
     };
     check(allocate(), -1);
   }
   ~DeviceMemory() {
-    const nb::gil_scoped_release released;
+    const ReleasedGil released;
     (void)rondo_device_free(data);
   }
   DeviceMemory(const DeviceMemory&) = delete;

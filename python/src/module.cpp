@@ -47,6 +47,8 @@ NB_MODULE(_rondo, module) {
     if (place.world_size == 0) return nb::none();
     return nb::make_tuple(place.rank, place.world_size, place.local_rank, place.local_world_size);
   });
-  module.def("catch_interrupts", catch_interrupts);
+  module.def("set_main_thread", [](uintptr_t identity) {
+    set_main_thread(static_cast<pthread_t>(identity));  // threading's identity is the pthread_t
+  });
   bind_communicator(module);
 }

@@ -58,6 +58,7 @@ class UnderALauncher(unittest.TestCase):
         self.assertEqual(self.ranks(2, "another_collective"), 2)
         self.assertEqual(self.ranks(2, "only_sends"), 2)
         self.assertEqual(self.ranks(2, "interrupted"), 2)
+        self.assertEqual(self.ranks(2, "signalled"), 2)
         self.assertEqual(self.ranks(2, "closes_in_vain"), 2)
 
 
@@ -87,6 +88,14 @@ class Alone(unittest.TestCase):
         self.refused("datetime64", c.all_reduce, np.zeros(3, "datetime64[s]"))
         self.refused("elements of [('a', '<i4')]", c.all_reduce, np.zeros(3, [("a", "i4")]))
         self.refused("x is a list", c.all_reduce, [1, 2])
+        masked = np.ma.masked_array(x, x > 0)
+        for call, arguments in ((c.all_reduce, (masked,)), (c.broadcast, (masked,)), (c.send, (masked, 0)), (c.all_gather, (type("Of", (np.ma.MaskedArray,), {})(x),))):
+            self.refused("x is a masked array, whose mask would be lost: pass x.filled(value)", call, *arguments)
+        self.refused("y is a masked array", c.all_reduce, x, masked)
+        self.assertEqual(c.all_reduce(x.view(type("Of", (np.ndarray,), {}))).tolist(), [1] * 6)
+        self.refused("the layout 0x1234 is none", c.all_reduce, x, layout=0x1234, error=rondo.Error)
+        self.refused("the layout 0x1442 is none", c.all_reduce, x, layout=0x1442, error=rondo.Error)
+        self.assertEqual(c.all_reduce(x, layout=0x1342).tolist(), [1] * 6)
         only = type("OnlyDlpack", (), {"__dlpack__": lambda _, **more: x.__dlpack__(**more), "__dlpack_device__": lambda _: x.__dlpack_device__()})()
         self.refused("an array like a OnlyDlpack is rondo cannot tell: pass y", c.all_reduce, only)
         self.assertEqual(list(c.all_reduce(only, np.zeros_like(x))), list(x))
@@ -188,6 +197,27 @@ c.abort("done")
 """
         done = run(sys.executable, "-c", program)
         self.assertEqual((done.returncode, done.stdout), (0, "True\nTrue\n"), done.stderr)
+
+    def test_a_daemon_thread_in_a_call_when_the_interpreter_ends(self):
+        program = """
+import threading, time, rondo
+class Slow:
+    def __del__(self):
+        time.sleep(1)
+identity, pair = rondo.make_unique_id(), [None, None]
+def create(rank):
+    pair[rank] = rondo.Communicator(rank, 2, unique_id=identity)
+def receive():
+    pair[0].recv(bytearray(1), 1, timeout=0.5)
+threads = [threading.Thread(target=create, args=(rank,)) for rank in range(2)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+rondo.slow = Slow()  # the thread comes back from its call while this is finalized
+threading.Thread(target=receive, daemon=True).start()
+while "recv" not in pair[0].flight_record(): time.sleep(0.001)
+"""
+        done = run(sys.executable, "-c", program)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_a_library_of_another_version_is_refused(self):
         done = run(sys.executable, "-c", "import rondo", LD_PRELOAD=OTHER_VERSION)

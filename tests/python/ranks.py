@@ -388,6 +388,56 @@ def interrupted(c):
     raise AssertionError("no KeyboardInterrupt")
 
 
+def signalled(c):
+    """A handler runs while a call waits; rank 1 sends only then, and the call goes on. What it raises ends the call."""
+    other = c.duplicate()
+
+    def handle(*_):
+        for call in (c.barrier, c.close) if way == "call" else (c.close,):
+            try:
+                call()
+            except ValueError as error:
+                assert "inside a call, which a signal's handler interrupts" in str(error), error
+            else:
+                raise AssertionError("no error")
+        other.send(b"x", 1)
+        if raises:
+            raise RuntimeError("enough")
+
+    def interrupt():
+        while "recv" not in c.flight_record():
+            time.sleep(0.001)
+        time.sleep(0.1)
+        os.kill(os.getpid(), number)
+
+    for number, way, raises in ((signal.SIGTERM, "call", False), (signal.SIGALRM, "wait", False), (signal.SIGTERM, "finish", False),
+                                (signal.SIGTERM, "call", True)):
+        c.barrier()
+        if c.rank == 1:
+            other.recv(bytearray(1), 0, timeout=30)
+            try:
+                c.send(b"y", 0)
+                c.barrier()
+                assert not raises
+            except rondo.Error as error:
+                assert raises and "RuntimeError: enough" in str(error), error
+            continue
+        signal.signal(number, handle)
+        threading.Thread(target=interrupt).start()
+        y = bytearray(1)
+        try:
+            if way == "call":
+                c.recv(y, 1)
+            else:
+                work = c.recv(y, 1, async_op=True)
+                work.wait() if way == "wait" else c.finish()
+            assert y == b"y" and not raises
+        except RuntimeError as error:
+            assert raises and str(error) == "enough", error
+            continue
+        c.barrier()
+
+
 def closes_in_vain(c):
     """Ctrl-C ends close(), which waits for a message that never comes; the others learn it."""
     pair = c.split(0, c.rank)

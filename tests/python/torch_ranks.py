@@ -896,12 +896,92 @@ def late_for_group(rank, ranks):
         _Meeting(store, 0, 3, datetime.timedelta(seconds=0.2))(b"")
 
 
-def interrupt(thread):
+def late_for_new_group(rank, ranks):
+    """A rank that comes when the others have given up waits for no longer than the timeout says; and each kind of store says who is late."""
+    from rondo.torch import _Meeting
+
+    store = dist.distributed_c10d._get_default_store()
+    if rank > 0:
+        store.wait(["gave up"])
+    begun = time.monotonic()
+    with refused("rank 1 did not come" if rank == 0 else ""):
+        dist.new_group(timeout=datetime.timedelta(seconds=2))
+    assert time.monotonic() - begun < 30
+    store.set("gave up", "")
+    meet_again()
+    if rank == 0:
+        import tempfile
+
+        with tempfile.TemporaryDirectory() as folder:
+            for each in (dist.FileStore(f"{folder}/store", 3), dist.PrefixStore("p", dist.FileStore(f"{folder}/other", 3)), store):
+                with refused("within 0.2 s: ranks 1, 2 did not come"):
+                    _Meeting(dist.PrefixStore("late", each), 0, 3, datetime.timedelta(seconds=0.2))(b"")
+
+
+def layouts(rank, ranks):
+    """Ranks whose tensors lie in different orders are told so; in the same one it may be channels-last, without a copy."""
+    def tensor(channels_last, dimensions=4):
+        formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+        x = value(rank, 240).reshape((4, 3, 4, 5) if dimensions == 4 else (2, 2, 3, 4, 5))
+        return x.to(memory_format=formats[dimensions] if channels_last else torch.contiguous_format)
+
+    for dimensions, order in ((4, "0 2 3 1"), (5, "0 2 3 4 1")):
+        shape = tensor(False, dimensions).shape
+        dist.all_reduce(x := tensor(True, dimensions))
+        same(x, total(ranks, 240).reshape(shape))
+        dist.broadcast(x := tensor(True, dimensions), 1)
+        same(x, value(1, 240).reshape(shape))
+        dist.reduce(x := tensor(True, dimensions), 0)
+        if rank == 0:
+            same(x, total(ranks, 240).reshape(shape))
+        for call in (dist.all_reduce, lambda x: dist.broadcast(x, 1), lambda x: dist.reduce(x, 1)):
+            with refused(f"dimensions in the order {order}", "in C order"):
+                call(tensor(rank == 1, dimensions))
+                dist.barrier()  # one that only sends may have ended
+            meet_again()
+
+
+def signalled(rank, ranks):
+    """Handlers run while a call waits. The other rank comes only then, and the call goes on; or what a handler raises ends it."""
+    store = dist.distributed_c10d._get_default_store()
+
+    def handle(number, _):
+        if "raises" in way:
+            sys.exit(7)
+        store.set(way, "")
+
+    for number in (signal.SIGTERM, signal.SIGALRM):
+        for way in ("call", "wait", "call raises", "wait raises"):
+            way = f"{way} {number}"
+            former = signal.signal(number, handle)
+            dist.barrier()
+            if rank == 0:
+                if number == signal.SIGALRM:
+                    signal.setitimer(signal.ITIMER_REAL, 0.3)  # no second thread: the call runs in its caller
+                else:
+                    threading.Thread(target=interrupt, args=(threading.get_ident(), number)).start()
+            else:
+                store.wait([way])
+            x = torch.ones(3)
+            with refused("SystemExit") if "raises" in way and rank > 0 else contextlib.nullcontext():
+                try:
+                    if work := dist.all_reduce(x, async_op="wait" in way):
+                        work.wait()
+                    same(x, torch.full((3,), float(ranks)))
+                except SystemExit as failure:
+                    assert rank == 0 and failure.code == 7
+                    store.set(way, "")
+            signal.signal(number, former)
+            if "raises" in way:
+                meet_again()
+
+
+def interrupt(thread, number=signal.SIGINT):
     """Once that thread waits in a call of rondo's."""
     while sys._current_frames()[thread].f_code.co_name not in ("_run", "_finish"):
         time.sleep(0.01)
     time.sleep(0.2)
-    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), number)
 
 
 def interrupted(rank, ranks):

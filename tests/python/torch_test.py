@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""torch_test.py BIN PACKAGE: the backend rondo of torch.distributed. torch_ranks.py is what a rank does. Run it with a Python that has
+"""torch_test.py BIN PACKAGE [Backend.TEST]: the backend rondo of torch.distributed. torch_ranks.py is what a rank does. Run it with a Python that has
 torch 2.15."""
 import os
 import pathlib
@@ -15,9 +15,9 @@ RANKS = pathlib.Path(__file__).resolve().parent / "torch_ranks.py"
 
 
 class Backend(unittest.TestCase):
-    def run_with(self, launcher, *cases, **variables):
+    def run_with(self, launcher, *cases, script=(RANKS,), **variables):
         environment = {**os.environ, "PYTHONPATH": PACKAGE, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", **variables}
-        command = [str(word) for word in (*launcher, RANKS, *cases)]
+        command = [str(word) for word in (*launcher, *script, *cases)]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
     def ranks(self, ranks, *cases, **variables):
@@ -30,11 +30,32 @@ class Backend(unittest.TestCase):
                    "library_memory", "bad_input", "strided", "profiled", "compiled")
 
     def test_two_ranks_which_may_fail(self):
-        self.ranks(2, "reductions", "data_parallel", "sharded", "bad_input", "forked", "disagreement", "only_sends", "late", "late_for_group", "interrupted", "reductions")
+        self.ranks(2, "reductions", "data_parallel", "sharded", "bad_input", "forked", "disagreement", "only_sends", "late", "late_for_group",
+                   "late_for_new_group", "reductions")
+
+    def test_signals(self):
+        self.ranks(2, "interrupted", "signalled", "reductions")
+
+    def test_ends_while_callbacks_are_pending(self):
+        """They run, before the interpreter ends: a thread that it ended in C++ would abort the process."""
+        program = """
+import sys, time, torch, torch.distributed as dist
+dist.init_process_group("rondo")
+if dist.get_rank() == 1: time.sleep(0.3)
+for _ in range(8):
+    dist.all_reduce(torch.ones(4), async_op=True).get_future().then(lambda _: (time.sleep(0.1), sys.stdout.write("called\\n")))
+"""
+        launcher = (f"{BIN}/rondo-run", "-n", 2, "--timeout", 240, "--", sys.executable, "-c", program)
+        for _ in range(2):
+            done = self.run_with(launcher, script=())
+            self.assertEqual((done.returncode, done.stdout.count("called")), (0, 16), done.stdout + done.stderr)
 
     def test_three_ranks(self):
-        self.ranks(3, "reductions", "moves", "messages", "works", "future_values", "outputs_without_wait", "futures", "numbered", "strided", "profiled", "concurrent", "released", "no_threads", "threads", "groups", "ends", "data_parallel", "buckets",
-                   "sharded", "checkpointed", "library_memory")
+        self.ranks(3, "reductions", "moves", "messages", "works", "future_values", "outputs_without_wait", "futures", "numbered", "strided", "profiled", "concurrent", "released", "no_threads", "threads", "groups", "ends",
+                   "layouts", "reductions")
+
+    def test_three_ranks_that_train(self):
+        self.ranks(3, "data_parallel", "buckets", "sharded", "checkpointed", "library_memory")
 
     def test_logs_name_groups(self):
         done = self.run_with((f"{BIN}/rondo-run", "-n", 4, "--timeout", 240, "--", sys.executable), "named", RONDO_LOG="info")
@@ -80,4 +101,4 @@ if __name__ == "__main__":
     BIN, PACKAGE = sys.argv[1:3]
     if not torch_python.has_torch():
         sys.exit(77)
-    unittest.main(argv=sys.argv[:1], verbosity=2)
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)

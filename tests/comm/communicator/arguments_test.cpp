@@ -87,6 +87,12 @@ TEST_CASE("bad arguments are refused by value, and the communicator goes on", "[
     expect_refused(comm.all_reduce(in, out, 7, type, ReduceOp::kSum,
                                    {.algorithm = static_cast<Algorithm>(88)}),
                    "algorithm 88");
+    for (const uint64_t layout : {0x1234, 0x1, 0x1442, 0x24, 0x130, 0x1352}) {
+      expect_refused(comm.all_reduce(in, out, 7, type, ReduceOp::kSum, {.layout = layout}),
+                     "the layout 0x");
+    }
+    expect_refused(comm.send(in, 7, type, 1 - comm.rank(), {.layout = 0x21}), "layouts are for");
+    expect_ok(comm.all_reduce(in, out, 7, type, ReduceOp::kSum, {.layout = 0x1342}), "layout");
     expect_refused(comm.broadcast(in, out, 7, type, 2), "root 2");
     expect_refused(comm.broadcast(in, out, 7, type, -1), "root -1");
     expect_refused(comm.all_reduce(in, in + 4, 100, type), "overlap");

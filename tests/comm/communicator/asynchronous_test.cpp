@@ -9,6 +9,7 @@
 #include <latch>
 #include <thread>
 
+#include "rondo/log.hpp"
 #include "tests/comm/communicator/world.hpp"
 
 namespace rondo::testing {
@@ -298,6 +299,44 @@ TEST_CASE("a rank that never calls is named by asynchronous operations of one pr
       expect(status.message().find("has not called it") != std::string::npos, status.message());
     }
     failed.wait();
+  }));
+}
+
+// The callback lets the other rank go on, so that a wait which does not call it fails by its timeout.
+TEST_CASE("a wait callback is called by each kind of wait, from the waiting thread") {
+  require_all_ok(run_world(How::kForks, 2, [](Communicator& comm) {
+    auto made = comm.duplicate();
+    expect_ok(made.status(), "duplicate");
+    static Communicator* other = nullptr;
+    static bool called = false;
+    other = &*made;
+    const int peer = 1 - comm.rank();
+    const auto type = DataType::kUint8;
+    unsigned char byte = 1;
+    const auto tell = [](void* context) {
+      if (std::exchange(called, true)) return;
+      const unsigned char go = 1;
+      expect_ok(other->send(&go, 1, DataType::kUint8, *static_cast<const int*>(context)), "go");
+    };
+    int awaited = peer;
+    for (const auto& way : {"recv", "Work::wait", "finish"}) {
+      if (comm.rank() == 1) {
+        expect_ok(other->recv(&byte, 1, type, peer, {.timeout = std::chrono::seconds(20)}), way);
+        expect_ok(comm.send(&byte, 1, type, peer), way);
+        continue;
+      }
+      called = false;
+      byte = 0;
+      set_wait_callback(tell, &awaited);
+      if (way == std::string("recv")) {
+        expect_ok(comm.recv(&byte, 1, type, peer), way);
+      } else {
+        Work work = comm.recv_async(&byte, 1, type, peer);
+        expect_ok(way == std::string("finish") ? comm.finish() : work.wait(), way);
+      }
+      set_wait_callback(nullptr);
+      expect(called && byte == 1, way);
+    }
   }));
 }
 

@@ -352,6 +352,14 @@ TEST_CASE("ranks that disagree all name both calls, soon") {
          return c.broadcast(in, out, 5000, DataType::kFloat32, 1);
        },
        "root 0", "root 1"},
+      {"layout",
+       [](Communicator& c, unsigned char* in, unsigned char* out) {
+         return c.all_reduce(in, out, 5000, DataType::kFloat32, ReduceOp::kSum, {.layout = 0x1342});
+       },
+       [](Communicator& c, unsigned char* in, unsigned char* out) {
+         return c.all_reduce(in, out, 5000, DataType::kFloat32);
+       },
+       "dimensions in the order 0 2 3 1", "in C order"},
       {"order",
        [](Communicator& c, unsigned char* in, unsigned char* out) {
          const Status status = c.all_reduce(in, out, 10, DataType::kFloat32);
