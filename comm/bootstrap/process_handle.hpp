@@ -21,6 +21,7 @@ class ProcessHandle {
 
   int get() const { return pidfd_ ? pidfd_->get() : -1; }
   bool valid() const { return get() >= 0; }
+  const std::shared_ptr<const transport::UniqueFd>& shared() const { return pidfd_; }
 
  private:
   std::shared_ptr<const transport::UniqueFd> pidfd_;

@@ -90,8 +90,9 @@ Result<PeerMemory> reach_peers(Bootstrap& bootstrap, const Introduced& introduce
   bool copies = *process_copy && !introduced.same_process && introduced.ranks[0].pace[0] == '\0';
   for (const int member : members) {
     const transport::shm::Probe& probe = introduced.ranks[static_cast<size_t>(member)].probe;
-    memory.processes.push_back(probe.pid);
-    copies = copies && transport::shm::reaches(probe);
+    const Peer& peer = bootstrap.peers()[static_cast<size_t>(member)];
+    memory.processes.push_back({.pid = probe.pid, .pidfd = peer.pidfd.shared()});
+    copies = copies && transport::shm::reaches(memory.processes.back(), probe);
   }
   auto all = bootstrap.all_gather(std::string{*mapped ? '1' : '0', copies ? '1' : '0'});
   if (!all.ok()) return all.status();

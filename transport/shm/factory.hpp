@@ -2,8 +2,6 @@
 // makes that memory and brings the ranks together (comm/setup).
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -12,6 +10,7 @@
 #include "rondo/status.hpp"
 #include "transport/link.hpp"
 #include "transport/memory/arena.hpp"
+#include "transport/shm/process_copy.hpp"
 
 namespace rondo::transport::shm {
 
@@ -38,6 +37,6 @@ size_t bytes_needed(const FifoSizes& shape);
 /// others' memory (process_copy.hpp); empty: some rank cannot. Errors: kInvalidArgument.
 Result<std::unique_ptr<Transport>> create(const FifoSizes& shape, int rank, std::byte* base,
                                           std::vector<ArenaView> arenas, bool same_process,
-                                          std::vector<pid_t> processes = {});
+                                          std::vector<PeerProcess> processes = {});
 
 }  // namespace rondo::transport::shm

@@ -1,6 +1,7 @@
 #include "transport/shm/process_copy.hpp"
 
 #include <dirent.h>
+#include <poll.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -52,6 +53,12 @@ int copy_by_any_thread(pid_t pid, uint64_t address, std::byte* here, size_t byte
   return error;
 }
 
+bool has_ended(const PeerProcess& process) {
+  if (!process.pidfd) return false;
+  pollfd ended{process.pidfd->get(), POLLIN, 0};
+  return poll(&ended, 1, 0) != 0;
+}
+
 }  // namespace
 
 Probe own_probe() {
@@ -62,19 +69,26 @@ Probe own_probe() {
   return {.pid = getpid(), .address = reinterpret_cast<uint64_t>(&word), .word = word};
 }
 
-bool reaches(const Probe& probe) {
+bool reaches(const PeerProcess& process, const Probe& probe) {
   uint64_t word = 0;
-  return copy_from_process(probe.pid, probe.address, reinterpret_cast<std::byte*>(&word),
+  return copy_from_process(process, probe.address, reinterpret_cast<std::byte*>(&word),
                            sizeof(word)) == 0 &&
          word == probe.word;
 }
 
-int copy_from_process(pid_t pid, uint64_t address, std::byte* to, size_t bytes) {
-  return copy_by_any_thread(pid, address, to, bytes, process_vm_readv);
+// A process that lives after the copy was also there during it.
+int copy_from_process(const PeerProcess& process, uint64_t address, std::byte* to, size_t bytes) {
+  const int error = copy_by_any_thread(process.pid, address, to, bytes, process_vm_readv);
+  return has_ended(process) ? ESRCH : error;
 }
 
-int copy_to_process(pid_t pid, uint64_t address, const std::byte* from, size_t bytes) {
-  return copy_by_any_thread(pid, address, const_cast<std::byte*>(from), bytes, process_vm_writev);
+// Before, because a write cannot be taken back. That leaves a moment: the process would have to end,
+// and its number to come round, between these two calls.
+int copy_to_process(const PeerProcess& process, uint64_t address, const std::byte* from,
+                    size_t bytes) {
+  if (has_ended(process)) return ESRCH;
+  return copy_by_any_thread(process.pid, address, const_cast<std::byte*>(from), bytes,
+                            process_vm_writev);
 }
 
 }  // namespace rondo::transport::shm

@@ -7,6 +7,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+
+#include "transport/memory/unique_fd.hpp"
 
 namespace rondo::transport::shm {
 
@@ -19,11 +22,22 @@ struct Probe {
 
 /// This process's; the word is random and stays for as long as the process does. Thread-safe.
 Probe own_probe();
-/// Whether that word can be read from here.
-bool reaches(const Probe& probe);
 
-/// See Transport::copy_from and copy_to.
-int copy_from_process(pid_t pid, uint64_t address, std::byte* to, size_t bytes);
-int copy_to_process(pid_t pid, uint64_t address, const std::byte* from, size_t bytes);
+/// A process whose memory is copied. The kernel finds it by its number, which is another process's
+/// some time after it has ended.
+struct PeerProcess {
+  pid_t pid = 0;
+  /// Readable once the process has ended. Null for this process.
+  std::shared_ptr<const UniqueFd> pidfd{};
+};
+
+/// Whether that word of that process can be read from here.
+bool reaches(const PeerProcess& process, const Probe& probe);
+
+/// See Transport::copy_from and copy_to. ESRCH if the process has ended, also if another one has its
+/// number by now.
+int copy_from_process(const PeerProcess& process, uint64_t address, std::byte* to, size_t bytes);
+int copy_to_process(const PeerProcess& process, uint64_t address, const std::byte* from,
+                    size_t bytes);
 
 }  // namespace rondo::transport::shm

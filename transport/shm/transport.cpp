@@ -18,7 +18,7 @@ namespace {
 class ShmTransport final : public Transport {
  public:
   ShmTransport(const FifoSizes& shape, int rank, std::byte* base, std::vector<ArenaView> arenas,
-               bool same_process, std::vector<pid_t> processes)
+               bool same_process, std::vector<PeerProcess> processes)
       : shape_(shape),
         layout_(shape),
         rank_(rank),
@@ -139,7 +139,7 @@ class ShmTransport final : public Transport {
   const int rank_;
   std::byte* const base_;
   const References references_;
-  const std::vector<pid_t> processes_;
+  const std::vector<PeerProcess> processes_;
   std::vector<FifoWriter> senders_;        // channel * ranks + peer
   std::vector<FifoReader> receivers_;      // channel * ranks + peer
   std::vector<FifoWriter> publishers_;     // channel
@@ -194,7 +194,7 @@ size_t bytes_needed(const FifoSizes& shape) { return FifoLayout(shape).bytes(); 
 
 Result<std::unique_ptr<Transport>> create(const FifoSizes& shape, int rank, std::byte* base,
                                           std::vector<ArenaView> arenas, bool same_process,
-                                          std::vector<pid_t> processes) {
+                                          std::vector<PeerProcess> processes) {
   RONDO_TRY(validate(shape));
   if (rank < 0 || rank >= shape.ranks) {
     return Status(Code::kInvalidArgument, "shared-memory transport: rank " + std::to_string(rank) +

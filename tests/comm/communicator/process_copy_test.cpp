@@ -10,10 +10,12 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <thread>
 
@@ -237,31 +239,65 @@ TEST_CASE("who waits for a copy from a killed process hears of it") {
 
 TEST_CASE("a process is reached only if it is the one that is meant") {
   transport::shm::Probe probe = transport::shm::own_probe();
-  CHECK(transport::shm::reaches(probe));
+  const transport::shm::PeerProcess self{.pid = probe.pid};
+  CHECK(transport::shm::reaches(self, probe));
   probe.word ^= 1;
-  CHECK(!transport::shm::reaches(probe));
+  CHECK(!transport::shm::reaches(self, probe));
   probe = transport::shm::own_probe();
   probe.address = 8;
-  CHECK(!transport::shm::reaches(probe));
+  CHECK(!transport::shm::reaches(self, probe));
+}
+
+transport::shm::PeerProcess process_of(pid_t pid) {
+  const auto pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  REQUIRE(pidfd >= 0);
+  return {.pid = pid, .pidfd = std::make_shared<transport::UniqueFd>(pidfd)};
 }
 
 TEST_CASE("a process is reached until its last thread has ended") {
   if (!is_possible()) return;
-  transport::shm::Probe probe = transport::shm::own_probe();
-  probe.pid = fork();
-  if (probe.pid == 0) {
+  const transport::shm::Probe probe = transport::shm::own_probe();
+  const pid_t child = fork();
+  if (child == 0) {
     std::thread([] { pause(); }).detach();
     syscall(SYS_exit, 0);  // this thread alone, unlike _exit
   }
+  const auto process = process_of(child);
   await("the end of the first thread", [&] {
-    std::ifstream status("/proc/" + std::to_string(probe.pid) + "/stat");
+    std::ifstream status("/proc/" + std::to_string(child) + "/stat");
     const std::string text{std::istreambuf_iterator<char>(status), {}};
     return text.find(") Z ") != std::string::npos;
   });
-  CHECK(transport::shm::reaches(probe));
-  kill(probe.pid, SIGKILL);
-  waitpid(probe.pid, nullptr, 0);
-  CHECK(!transport::shm::reaches(probe));
+  CHECK(transport::shm::reaches(process, probe));
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  CHECK(!transport::shm::reaches(process, probe));
+}
+
+TEST_CASE("a process that has the number of one that has ended is neither read nor written") {
+  if (!is_possible()) return;
+  static uint64_t word = 1;
+  const auto address = reinterpret_cast<uint64_t>(&word);
+  uint64_t here = 2;
+  auto* const bytes = reinterpret_cast<std::byte*>(&here);
+  const pid_t ended = fork();
+  if (ended == 0) _exit(0);
+  transport::shm::PeerProcess process = process_of(ended);
+  waitpid(ended, nullptr, 0);
+  const pid_t other = fork();
+  if (other == 0) {
+    while (word == 1) pause();
+    _exit(1);
+  }
+  process.pid = other;  // as if the kernel had given it the number
+  CHECK(transport::shm::copy_from_process(process, address, bytes, sizeof here) == ESRCH);
+  CHECK(transport::shm::copy_to_process(process, address, bytes, sizeof here) == ESRCH);
+  uint64_t there = 0;
+  CHECK(transport::shm::copy_from_process({.pid = other}, address,
+                                          reinterpret_cast<std::byte*>(&there), sizeof there) == 0);
+  CHECK(there == 1);
+  kill(other, SIGKILL);
+  waitpid(other, nullptr, 0);
 }
 
 }  // namespace rondo::testing
