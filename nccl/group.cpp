@@ -2,7 +2,7 @@
 #include "nccl/group.hpp"
 
 #include <algorithm>
-#include <system_error>
+#include <exception>
 #include <thread>
 
 namespace rondo::nccl {
@@ -70,18 +70,19 @@ ncclResult_t create_all(std::vector<CommCreation> creations) {
     chains.front()->run();
     return report(chains.front()->status);
   }
-  std::vector<std::thread> threads;
+  std::vector<std::jthread> threads;  // joined also if an exception ends this call
+  threads.reserve(chains.size());
   bool in_background = false;
   for (const auto& chain : chains) {
     try {
-      std::thread thread([chain] { chain->run(); });
+      std::jthread thread([chain] { chain->run(); });
       if (chain->blocks()) {
         threads.push_back(std::move(thread));
       } else {
         thread.detach();  // it owns what it uses
         in_background = true;
       }
-    } catch (const std::system_error& error) {
+    } catch (const std::exception& error) {
       chain->status = {Code::kResourceExhausted,
                        std::string("a thread cannot start: ") + error.what()};
       for (const CommCreation& it : chain->creations) {
@@ -89,7 +90,7 @@ ncclResult_t create_all(std::vector<CommCreation> creations) {
       }
     }
   }
-  for (std::thread& thread : threads) thread.join();
+  for (std::jthread& thread : threads) thread.join();
   for (const auto& chain : chains) {
     if (!chain->blocks()) continue;
     if (!chain->status.ok()) return report(chain->status);

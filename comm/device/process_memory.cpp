@@ -29,35 +29,50 @@ uint64_t load(const uint64_t& word, std::memory_order order) {
 Result<std::shared_ptr<ProcessMemory>> ProcessMemory::open(std::shared_ptr<CudaCalls> cuda,
                                                            transport::Segment control, int ranks) {
   OpenMemories& all = open_memories();
+  // Allocated before the lock: what ends it takes the lock, too.
+  const auto owner = std::make_shared<Owner>();
   const std::lock_guard lock(all.mutex);
   std::weak_ptr<ProcessMemory>& entry = all.by_control[control.id()];
   if (auto found = entry.lock()) return found;
+  std::unique_ptr<ProcessMemory> made(
+      new ProcessMemory(std::move(cuda), std::move(control), ranks));
   // Once for each process: mapped memory cannot be mapped again.
-  RONDO_TRY(cuda->map_host(control.base(), control.bytes()));
-  std::shared_ptr<ProcessMemory> made(new ProcessMemory(std::move(cuda), std::move(control), ranks),
-                                      release);
-  entry = made;
-  return made;
+  RONDO_TRY(made->cuda_->map_host(made->control_.base(), made->control_.bytes()));
+  made->is_mapped_ = true;
+  all.abandoned.reserve(all.abandoned.size() + all.by_control.size());  // for release()
+  owner->memory = made.release();
+  const std::shared_ptr<ProcessMemory> shared(owner, owner->memory);
+  entry = shared;
+  return shared;
 }
 
 ProcessMemory::~ProcessMemory() {
   segments_.clear();
   if (mapped_.base() != nullptr) (void)cuda_->unmap_host(mapped_.base());
-  (void)cuda_->unmap_host(control_.base());
+  if (is_mapped_) (void)cuda_->unmap_host(control_.base());
 }
 
+ProcessMemory::Owner::~Owner() {
+  if (memory != nullptr) release(memory);
+}
+
+// Allocates nothing: open() has reserved the place.
 void ProcessMemory::release(ProcessMemory* memory) {
-  std::vector<std::unique_ptr<ProcessMemory>> done;  // destroyed without the lock: freeing may wait
+  OpenMemories& all = open_memories();
   {
-    OpenMemories& all = open_memories();
     const std::lock_guard lock(all.mutex);
     all.abandoned.emplace_back(memory);
-    for (auto& each : all.abandoned) {
-      if (each->is_empty()) done.push_back(std::move(each));
-    }
-    std::erase(all.abandoned, nullptr);
     std::erase_if(all.by_control, [](const auto& item) { return item.second.expired(); });
   }
+  const auto take_empty = [&all]() -> std::unique_ptr<ProcessMemory> {
+    const std::lock_guard lock(all.mutex);
+    const auto found = std::ranges::find_if(all.abandoned, &ProcessMemory::is_empty);
+    if (found == all.abandoned.end()) return nullptr;
+    auto taken = std::move(*found);
+    all.abandoned.erase(found);
+    return taken;
+  };
+  while (take_empty()) continue;  // freed without the lock, because freeing may wait
 }
 
 void ProcessMemory::keep(std::unique_ptr<transport::cuda_ipc::Segments> segments) {

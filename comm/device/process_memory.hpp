@@ -67,11 +67,20 @@ class ProcessMemory {
   ProcessMemory(std::shared_ptr<CudaCalls> cuda, transport::Segment control, int ranks)
       : cuda_(std::move(cuda)), control_(std::move(control)), ranks_(ranks) {}
   bool is_empty() const;
+  /// What all ranks of this process share.
+  struct Owner {
+    Owner() = default;
+    ~Owner();
+    Owner(const Owner&) = delete;
+    Owner& operator=(const Owner&) = delete;
+    ProcessMemory* memory = nullptr;
+  };
   static void release(ProcessMemory* memory);
 
   const std::shared_ptr<CudaCalls> cuda_;
   const transport::Segment control_;
   const int ranks_;
+  bool is_mapped_ = false;  // the control memory, for GPUs
   std::mutex mutex_;
   transport::Segment mapped_;
   std::vector<std::unique_ptr<transport::cuda_ipc::Segments>> segments_;

@@ -2,8 +2,6 @@
 
 #include <sched.h>
 
-#include <system_error>
-
 #include "kernels/floating_point.hpp"
 
 namespace rondo::engine {
@@ -15,7 +13,7 @@ Workers::Workers(const std::vector<std::unique_ptr<HostEngine>>& engines, const 
     for (size_t channel = 1; channel < engines_.size(); ++channel) {
       threads_.emplace_back([this, channel] { work(channel); });
     }
-  } catch (const std::system_error&) {
+  } catch (...) {
     quit();
     throw;
   }

@@ -2,11 +2,14 @@
 // two ranks. Both ranks get a Status, soon, and nothing is thrown.
 #include <atomic>
 #include <barrier>
+#include <new>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "comm/device/process_memory.hpp"
 #include "tests/comm/communicator/world.hpp"
+#include "tests/comm/device/registered_memory.hpp"
 #include "tests/harness/failing_allocation.hpp"
 
 using namespace rondo;
@@ -281,5 +284,31 @@ TEST_CASE("make_unique_id throws nothing when an allocation fails") {
     const bool ok = make_unique_id().ok();
     failed = Failing::has_failed();
     CHECK(ok != failed);
+  }
+}
+
+TEST_CASE("What the ranks of a process share on GPUs is opened as a whole, or not at all") {
+  is_test = true;
+  watched = Watched::kCaller;
+  const auto cuda = device::test::make_gpu();
+  const auto open = [&cuda](long k) {
+    const size_t bytes = device::ProcessMemory::control_bytes(2);
+    auto control = transport::Segment::create("rondo-test", bytes);
+    REQUIRE(control.ok());
+    const Failing failing(k);
+    const auto made = device::ProcessMemory::open(cuda, std::move(*control), 2);
+    return made.ok();
+  };
+  bool failed = true;
+  for (long k = 1; failed; ++k) {
+    INFO("allocation " << k);
+    REQUIRE(k < 100);
+    try {
+      const bool opened = open(k);
+      CHECK(opened);
+      failed = false;
+    } catch (const std::bad_alloc&) {
+    }
+    CHECK(open(0));
   }
 }
