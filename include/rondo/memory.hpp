@@ -74,7 +74,7 @@ namespace rondo {
 /// arena, which the ranks of the host map when a communicator is created. Collectives on it copy
 /// straight from buffer to buffer. Local; never waits for a peer. Null when the arena is exhausted
 /// or could not be created: then use any other memory, which is accepted everywhere and staged.
-/// alloc(0) returns a unique pointer. Thread-safe.
+/// alloc(0) returns a unique pointer. A child of fork() has a private copy. Thread-safe.
 [[nodiscard]] void* alloc(size_t bytes);
 
 /// Frees memory of alloc(); null is allowed. REQUIRES: no collective uses it any more. Thread-safe.
@@ -85,9 +85,9 @@ void free(void* pointer);
 /// waits for a peer. Errors: kInvalidArgument (null, unmapped, or library memory already),
 /// kResourceExhausted (the arena is; 2 MiB of it are taken at least), kSystem. REQUIRES: the pages
 /// may be read and written, and no thread writes to them meanwhile; unregister_memory() before the
-/// memory is freed or unmapped. After fork(), parent and child see each other's writes to these
-/// pages, so they should hold nothing else: map them on their own (mmap, or from the allocator in
-/// whole pages). Thread-safe.
+/// memory is freed or unmapped. Whole pages are registered, also if they hold other data. After
+/// fork() the child has a private copy, as of any other memory; making it costs the parent the time
+/// of a memcpy(). Thread-safe.
 Status register_memory(void* pointer, size_t bytes);
 
 /// Makes these pages private memory again, at the same address with the same content. `pointer` is

@@ -2,7 +2,10 @@
 #include "transport/memory/registered.hpp"
 
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
@@ -141,6 +144,47 @@ TEST_CASE("a child registers memory of its own, and keeps what was registered be
         }) == "");
   CHECK(before.unchanged());
   REQUIRE(unregister_memory(before.at(0)).ok());
+}
+
+TEST_CASE("after a fork neither process sees the other's writes to library memory") {
+  Pages own(600);  // from 2 MiB on the arena gives its memory out in another way
+  REQUIRE(register_memory(own.at(0), own.bytes()).ok());
+  auto* const allocated = static_cast<char*>(alloc(own.bytes()));
+  auto* const untouched = static_cast<char*>(alloc(3 * kPage));
+  REQUIRE((allocated != nullptr && untouched != nullptr));
+  std::memset(own.at(0), 1, own.bytes());
+  std::memset(allocated, 1, own.bytes());
+  int to_child[2], to_parent[2];
+  REQUIRE((::pipe(to_child) == 0 && ::pipe(to_parent) == 0));
+  const auto meet = [](int out, int in) {
+    char byte = 0;
+    return ::write(out, &byte, 1) == 1 && ::read(in, &byte, 1) == 1;
+  };
+  const auto holds = [&](const char* memory, char value) {
+    return std::all_of(memory, memory + own.bytes(), [value](char each) { return each == value; });
+  };
+  const pid_t child = ::fork();
+  if (child == 0) {
+    bool right = meet(to_parent[1], to_child[0]);  // the parent has written
+    right = right && holds(own.at(0), 1) && holds(allocated, 1) && untouched[kPage] == 0;
+    std::memset(own.at(0), 3, own.bytes());
+    std::memset(allocated, 3, own.bytes());
+    ::_exit(right && holds(own.at(0), 3) && holds(allocated, 3) ? 0 : 1);
+  }
+  std::memset(own.at(0), 2, own.bytes());
+  std::memset(allocated, 2, own.bytes());
+  untouched[kPage] = 2;
+  REQUIRE(meet(to_child[1], to_parent[0]));
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  CHECK((holds(own.at(0), 2) && holds(allocated, 2)));
+  CHECK(is_library_memory(own.at(0), own.bytes()));
+  REQUIRE(unregister_memory(own.at(0)).ok());
+  CHECK(holds(own.at(0), 2));
+  rondo::free(allocated);
+  rondo::free(untouched);
+  for (const int fd : {to_child[0], to_child[1], to_parent[0], to_parent[1]}) ::close(fd);
 }
 
 TEST_CASE("memory is registered, looked up and forked by several threads at once") {

@@ -57,11 +57,20 @@ struct State {
   Arena* arena = nullptr;
   Arena* inherited = nullptr;  // arenas of this process's ancestors
 
+  Segment::Copy copy;  // for the child, while this process forks
+
   /// Segments are made under this mutex.
   State() { Segment::register_fork_handlers(); }
+  void before_fork() {
+    if (arena != nullptr) copy = arena->segment.copy();
+  }
+  void after_fork() { Segment::discard(std::exchange(copy, {})); }
   void begin_child() {
-    if (arena != nullptr) arena->older = inherited;
-    if (arena != nullptr) inherited = arena;
+    if (arena != nullptr) {
+      arena->segment.become(std::exchange(copy, {}));
+      arena->older = inherited;
+      inherited = arena;
+    }
     arena = nullptr;
     tried = false;
   }

@@ -35,8 +35,18 @@ struct Table {
 
   /// The arena's mutex is taken under this one.
   Table() { (void)own_arena(); }
-  /// A forked child has an arena of its own: what is registered here is none of its library memory.
+  /// A forked child has a copy of the arena by now, and a new arena for its own library memory.
+  /// The copy of what is registered here becomes the child's memory at the caller's address.
   void begin_child() {
+    for (const auto& [first, registration] : by_first_page) {
+      auto* const pages = reinterpret_cast<void*>(first);
+      if (::mremap(registration.shared, registration.bytes, registration.bytes,
+                   MREMAP_MAYMOVE | MREMAP_FIXED, pages) != MAP_FAILED) {
+        continue;
+      }
+      // Rather a fault in the child than a change in its parent.
+      ::mmap(pages, registration.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    }
     by_first_page.clear();
     registrations.store(0, std::memory_order_relaxed);
   }

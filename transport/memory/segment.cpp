@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include <map>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "transport/memory/across_fork.hpp"
 
@@ -95,6 +97,58 @@ Segment::Mapping::~Mapping() {
 }
 
 void Segment::register_fork_handlers() { registry(); }
+
+Segment::Copy Segment::copy() const {
+  const int fd = mapping_->fd.get();
+  Copy made;
+  // Holes, which have never been written or were given back, end no segment.
+  std::vector<std::pair<off_t, off_t>> written;
+  for (off_t end = 0;;) {
+    const off_t begin = ::lseek(fd, end, SEEK_DATA);
+    if (begin < 0) break;
+    end = ::lseek(fd, begin, SEEK_HOLE);
+    if (end < 0) break;
+    written.emplace_back(begin, end);
+  }
+  made.bytes = written.empty() ? 4096 : static_cast<size_t>(written.back().second);
+  void* const memory = ::mmap(nullptr, made.bytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return {};
+  made.base = static_cast<std::byte*>(memory);
+  // By the kernel: other threads of this process may be writing, as they may in any fork().
+  for (auto [at, end] : written) {
+    while (at < end) {
+      const ssize_t bytes = ::pread(fd, made.base + at, static_cast<size_t>(end - at), at);
+      if (bytes < 0 && errno == EINTR) continue;
+      if (bytes <= 0) {
+        discard(made);
+        return {};
+      }
+      at += bytes;
+    }
+  }
+  return made;
+}
+
+void Segment::discard(const Copy& copy) {
+  if (copy.base != nullptr) ::munmap(copy.base, copy.bytes);
+}
+
+void Segment::become(const Copy& copy) {
+  {
+    Registry& all = registry();
+    const std::lock_guard lock(all.mutex);
+    std::erase_if(all.mappings, [&](const auto& item) { return item.second.lock() == mapping_; });
+  }
+  const auto replace = [this](int protection) {
+    return ::mmap(base(), bytes(), protection,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
+  };
+  const bool replaced = copy.base != nullptr && replace(PROT_READ | PROT_WRITE) &&
+                        ::mremap(copy.base, copy.bytes, copy.bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
+                                 base()) != MAP_FAILED;
+  if (!replaced) replace(PROT_NONE);
+}
 
 Result<Segment> Segment::find_or_map(UniqueFd fd, size_t bytes, Pages pages, bool keep_fd) {
   struct stat facts {};

@@ -37,6 +37,20 @@ class Segment {
   /// both.
   static void register_fork_handlers();
 
+  /// What has been written to a segment, in private memory.
+  struct Copy {
+    std::byte* base = nullptr;  // null: there is no memory for it
+    size_t bytes = 0;           // from the segment's beginning; the rest is zero
+  };
+  /// Before fork(): a copy for the child. REQUIRES: this process created the segment.
+  Copy copy() const;
+  /// After fork(), in the parent.
+  static void discard(const Copy& copy);
+  /// In the child: `copy` takes the place of this process's mapping, so that neither process sees the
+  /// other's writes. Without a copy whoever touches the memory gets SIGSEGV. Whoever maps the
+  /// segment again gets another mapping.
+  void become(const Copy& copy);
+
   std::byte* base() const { return mapping_ ? mapping_->base : nullptr; }
   size_t bytes() const { return mapping_ ? mapping_->bytes : 0; }
   /// For sending to peers; still the segment's. -1 where this process mapped the segment instead of
