@@ -320,8 +320,8 @@ Status Communicator::Impl::compare_calls() {
   return board_->error();
 }
 
-// A disagreement that no call has reported. Where there are several hosts, the last rows of other hosts
-// may come while this host's agent ends; afterwards there is nobody left to tell.
+// A disagreement that no call has reported. With several hosts, their last rows may arrive while this
+// host's agent ends. By then all calls are over, so that only the log is left.
 void Communicator::Impl::log_disagreement() {
   if (!board_ || !watch_ || board_->has_error()) return;
   const Status found = base::guarded([&] { return watch_->compare_calls(); });

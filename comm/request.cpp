@@ -252,9 +252,9 @@ Status check_values(const Request& r, const CallOptions& options, int size) {
   }
   if (options.layout != 0 && (is_varying(r.collective) || !is_order(options.layout))) {
     return refuse(
-        fmt::format("{}: the layout {:#x} is none: give the dimensions from the slowest to "
-                    "the fastest, a digit each, counted from 1, not in their order; a "
-                    "collective with counts takes none",
+        fmt::format("{}: invalid layout {:#x}: give the dimensions from the slowest to the "
+                    "fastest, a digit each, counted from 1; pass 0 for C order, and in a "
+                    "collective with counts",
                     word(r), options.layout));
   }
   if (options.timeout.count() < 0) {

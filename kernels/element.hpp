@@ -34,7 +34,7 @@ using WideInteger = std::conditional_t<
     std::conditional_t<sizeof(T) == 4, std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>,
                        std::conditional_t<std::is_signed_v<T>, int32_t, uint32_t>>>;
 
-/// An integer of which averages are taken: the sum must not wrap before it is divided.
+/// An integer type for averages: the sum must not wrap before it is divided.
 template <std::integral T>
 struct Averaged {
   using Stored = T;

@@ -24,8 +24,8 @@ struct Move {
   uint32_t source_count;       // k >= 1; 1: a byte copy, unless divided or scaled
   uint32_t destination_count;  // m >= 1
   size_t count;                // elements, 0 allowed
-  // After folding; 1: none. Of kAvg: integers are summed without overflow, up to 2^16 sources. Of
-  // kSum: integers wrap before they are divided. Else 1.
+  // The result is divided by this; 1 unless the operator is kAvg or kSum. With kAvg up to 2^16
+  // integers are summed without overflow. With kSum integers wrap before they are divided.
   uint32_t divisor;
   // How many destinations, the first ones, are written around the cache: large results, and slots
   // where that is cheaper. Ends with a store fence if it did so (not for a few hundred bytes).

@@ -13,7 +13,7 @@ struct WaitCallback {
   int64_t due_ns = 0;
 };
 
-/// Of each thread its own: no other one calls it.
+/// Each thread has its own, and calls only that.
 inline thread_local constinit WaitCallback wait_callback{};
 
 inline constexpr int64_t kWaitCallbackEveryNs = 50'000'000;

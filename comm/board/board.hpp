@@ -48,8 +48,8 @@ struct Call {
   Algorithm algorithm;  // as forced by the caller; kAuto otherwise
   int32_t root;
   uint64_t count;  // of a _v collective: elements in all; of an all_to_all_v: 0, ranks differ
-  /// Of a _v collective a hash of counts and offsets, where all ranks pass the same ones; of another
-  /// one CallOptions::layout.
+  /// CallOptions::layout. A _v collective whose counts and offsets are the same on all ranks has a
+  /// hash of these here.
   uint64_t layout = 0;
   /// The all_gather by which ranks exchange what they want of a split; of bytes: what they register.
   bool is_split = false;
@@ -395,8 +395,8 @@ class Board : public BoardView {
   Status raise(const Status& status) const;
   /// The same without the result.
   void propose(const Status& status) const;
-  /// Whether it is known which error all ranks report, or there is none. Never waits. Across hosts it
-  /// is false until the verdict of rank 0's host has come. After two seconds of asking, or if this
+  /// Whether it is known which error all ranks report; also true without an error. Never waits. Across
+  /// hosts it is false until rank 0's host has sent its verdict. After two seconds of asking, or if this
   /// host's agent has ended or stands still, this host's own error becomes the verdict for its ranks.
   bool has_verdict() const;
   /// The error all ranks report, or ok. Waits until has_verdict(): only for a thread that has stopped
@@ -439,8 +439,8 @@ class Board : public BoardView {
   RankState* own_;
   OperationRecord* own_records_;
   std::string errors_begin_;
-  mutable std::atomic<int64_t> asked_ns_{
-      0};                       // when the first of this rank's threads asked; 0: none
+  // When the first of this rank's threads asked for the verdict, or 0.
+  mutable std::atomic<int64_t> asked_ns_{0};
   mutable std::mutex raising_;  // of this rank's threads: they share its ErrorText
 };
 

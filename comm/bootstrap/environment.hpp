@@ -37,8 +37,8 @@ struct Identity {
   bool is_kept_place = false;
   /// Of rank 0: that socket.
   std::shared_ptr<const transport::UniqueFd> listening{};
-  /// Where this rank goes on to listen for communicators that are made from this one; without a
-  /// socket: at a port that it opens.
+  /// The socket at which this rank listens for communicators that are made from this one. If it is
+  /// empty, the rank opens a port.
   ListeningPort own_port{};
 };
 

@@ -65,7 +65,7 @@ bool has_board(const std::string& process) {
 }
 
 /// The nearest process above this one that was started as the same rank of the same job and has a
-/// communicator, else the nearest one at all, such as a shell around the rank.
+/// communicator. Without a communicator: the nearest one, such as a shell around the rank.
 std::optional<Forebear> find_forebear() {
   constexpr int kMost = 64;
   const std::vector<std::string> entries = identifying_entries();

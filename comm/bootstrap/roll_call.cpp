@@ -181,7 +181,7 @@ class Caller {
       lowest = std::min(lowest, rank);
       if (!is_member) missing.push_back(rank);
     }
-    // Of two ranks neither goes on while the other may live.
+    // One rank of two leaves the other only if that has ended.
     const bool is_pair = members.size() == 1 && missing.size() == 1;
     const bool has_lowest = members.front() == lowest && !is_pair;
     if (members.size() + (has_lowest ? 1 : 0) > missing.size()) return {};

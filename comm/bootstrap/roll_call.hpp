@@ -7,8 +7,8 @@
 // cannot make a communicator, and come to the next leader.
 //
 // No two leaders decide for two parts of the ranks: a decision that leaves out ranks which have not
-// ended takes more than half of those that have not, or half with the lowest one. Of two ranks that have
-// not ended neither decides alone. A lost connection is no proof that a rank has ended.
+// ended takes more than half of those that have not, or half with the lowest one. If two ranks
+// have not ended, neither decides alone. A lost connection is no proof that a rank has ended.
 #pragma once
 
 #include <chrono>

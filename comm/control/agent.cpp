@@ -375,7 +375,7 @@ void Agent::send(HostLine& line, char kind, std::string_view payload) {
   const Status sent = line.connection.try_send(FrameKind::kControl, 0, message);
   if (sent.ok()) return;
   if (sent.code() != Code::kTimeout) {
-    line.failed = sent;  // listen() first reads what has come, and then takes it for lost
+    line.failed = sent;  // listen() reads the rest, then restores the connection
     return;
   }
   // Rows are sent again, whole. An error is not: without it the ranks there would report another one.
@@ -409,7 +409,7 @@ void Agent::lose(HostLine& line, const Status& why) {
   if (why.code() != Code::kPeerDied) log(LogLevel::kWarn, why.message());
 }
 
-// A death is marked for who waits for the rank: it says in which operation.
+// Only marks a death. The rank that waits for the dead one raises the error, which names the operation.
 void Agent::restore(HostLine& line, int64_t now) {
   const int first = first_of(line);
   if (auto made = reconnector_->reconnect(first)) {

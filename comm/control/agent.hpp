@@ -29,7 +29,7 @@ namespace rondo::comm {
 ///
 /// A connection that is closed, reset or tampered with says nothing about the process at its other end.
 /// The agent connects again, and sends again what may have been lost. It marks a rank dead only on
-/// proof (Reconnector::has_ended), and a host lost when nothing has come from it for `silence`.
+/// proof (Reconnector::has_ended), and a host lost after `silence` without a message from it.
 class Agent {
  public:
   /// `lines`: Bootstrap::take_control(). `find_dead`: of this host, as Bootstrap's; any thread.

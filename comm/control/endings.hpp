@@ -34,7 +34,7 @@ class Endings {
   const board::Board& board_;
   int64_t looked_ns_ = 0;
   std::vector<bool> ended_;
-  std::vector<PortProbe> probes_;  // by rank; empty: one host
+  std::vector<PortProbe> probes_;  // by rank; empty on a single host
 };
 
 }  // namespace rondo::comm

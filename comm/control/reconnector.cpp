@@ -22,8 +22,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// Rank 0 hands out the connections that have come after so long: one that does not come holds up no
-// other.
+// Rank 0 hands out accepted connections after this time, so that a host that does not connect does not
+// delay others.
 constexpr milliseconds kAcceptTurn{100};
 constexpr milliseconds kConnectTurn{2000};
 constexpr milliseconds kSendLimit{1000};

@@ -16,12 +16,12 @@ namespace rondo::comm {
 class Reconnector {
  public:
   virtual ~Reconnector() = default;
-  /// A new authenticated connection to the agent in the process of `rank`. Nothing: not yet. Asking
-  /// once begins the attempts.
+  /// A new authenticated connection to the agent in the process of `rank`, or nullopt if there is none
+  /// yet. The first call starts the attempts.
   virtual std::optional<Connection> reconnect(int rank) = 0;
-  /// Whether the process of `rank` is proved to have ended. False: it lives, or nobody knows.
+  /// Whether the process of `rank` is proved to have ended. If false, it may live.
   virtual bool has_ended(int rank) = 0;
-  /// No connection to `rank` is wanted any more.
+  /// Ends the attempts to connect to `rank`.
   virtual void give_up(int rank) = 0;
 };
 

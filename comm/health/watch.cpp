@@ -22,8 +22,8 @@ namespace {
 constexpr int64_t kHeartbeatWindowNs = 100'000'000;
 // The same where heartbeats of other hosts come through agents (control/agent.hpp).
 constexpr int64_t kFarHeartbeatWindowNs = 500'000'000;
-// Of a NewsWait. A connection that closes is seen before the end of the process that closed it, or its
-// agent's word, which takes a quiet turn of that agent (control/agent.cpp: 100 ms) and the way here.
+// How often and how long a NewsWait looks. A rank sees that a connection closes before it sees that the
+// process has ended, or its agent's message: up to 100 ms for the agent's turn (control/agent.cpp).
 constexpr int64_t kBetweenLooksNs = 1'000'000;
 constexpr int kMostLooks = 1000;
 // A wait of this length is shown in the process's other communicators.

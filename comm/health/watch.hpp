@@ -67,8 +67,8 @@ class NewsWait {
 /// The error for a rank that left while others needed it; `when`: "while rank 1 is in ...".
 Status left_early(int rank, const std::string& when);
 
-/// Nothing here waits. An error that is "raised" is on the board; which one holds for all ranks is known
-/// when the board has a verdict (Board::error()), and until then the status says what this rank found.
+/// Nothing here waits. An error that is "raised" is put on the board. When the board has a verdict, all
+/// ranks report that error (Board::error()). Until then the returned status is what this rank found.
 /// Thread rule: check() and done() by the one thread that waits; the rest by any.
 class Watch {
  public:
@@ -106,7 +106,7 @@ class Watch {
   bool has_ended(int peer) const { return find_dead_(peer) == peer; }
 
   /// Whether operation `sequence` can be compared with the row of `peer`: always true for ranks of
-  /// this host. The row of a rank on another host has to come first, unless the wait for it is over.
+  /// this host. The row of a rank on another host must have arrived, unless `wait` is over.
   bool has_row(int peer, uint64_t sequence, NewsWait& wait) const;
 
   /// The error for a slot from `peer` that belongs to another operation than this rank's; raised on
@@ -123,10 +123,10 @@ class Watch {
   /// The error, raised on the board, if two ranks disagree about what passes between them in an
   /// all_to_all_v; else ok.
   Status find_uneven(int rank, int peer, uint64_t sequence, const Call& call);
-  /// The error, raised on the board, if another rank has made another call than this one in the same
-  /// place, as far as the board remembers both; else ok. For the end: ranks that only send receive
-  /// nothing that would tell them. Of two ranks that come at the same moment one at least sees the
-  /// other's calls. While no operation of this rank is in progress.
+  /// Compares this rank's calls with those of other ranks, as far as the board remembers both. Returns
+  /// the error, raised on the board, if two differ, otherwise ok. Used at the end, because ranks that
+  /// only send receive no hash. If two ranks compare at once, at least one sees the other's calls.
+  /// No operation of this rank may be in progress.
   Status compare_calls();
 
  private:

@@ -78,11 +78,11 @@ class Runner {
  private:
   /// A failure that this rank has found and not named yet: news of another host may say more.
   struct FoundFailure {
-    const Operation* operation = nullptr;  // in which `engine` failed; null: a message's link did
+    const Operation* operation = nullptr;  // in which `engine` failed; null if a message failed
     const HostEngine* engine = nullptr;
-    Status link{};       // the error of a link; else ok
-    std::string what{};  // used the link
-    int peer;            // it waits for, or kAnySource
+    Status link{};       // the link's error, or ok
+    std::string what{};  // what used the link
+    int peer;            // the rank it waits for, or kAnySource
     board::NewsWait news{};
   };
 

@@ -396,7 +396,7 @@ class HostsJob {
     host.link.kill_agent(SIGTERM);
   }
 
-  /// Ends what is left of the links.
+  /// Closes the links and ends their agents.
   void cut_off() {
     for (HostState& host : hosts_) host.link.close();
     const auto until = Clock::now() + kHostGrace;

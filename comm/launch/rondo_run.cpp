@@ -308,8 +308,8 @@ int main(int argc, char** argv) try {
       "rondo-run -n N [OPTIONS] [--] PROGRAM [ARGS...]\n"
       "rondo-run --hosts a:2,b:2 [OPTIONS] [--] PROGRAM [ARGS...]\n"
       "Starts PROGRAM as ranks on this host or several; the first one that fails stops all.\n"
-      "rondo-status shows what they do. Ranks get SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP and SIGCONT, "
-      "and the job goes on; any other signal ends it as SIGTERM does.",
+      "rondo-status shows what they do. SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP and SIGCONT are "
+      "passed to the ranks. Any other signal ends the job as SIGTERM does.",
       "rondo-run");
   RunFlags flags;
   add_flags(app, flags);

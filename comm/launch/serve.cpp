@@ -27,7 +27,7 @@ namespace {
 
 using Clock = JobClock;
 
-/// Of a kSignal's payload; nothing: it is no signal's number.
+/// The signal in a kSignal's payload; nullopt if that is not the number of a signal.
 std::optional<int> parse_signal(std::string_view digits) {
   int signal = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), signal);
@@ -74,7 +74,7 @@ class RemoteConsole final : public Console {
       if (frame->kind == RunMessage::kSignal) {
         const auto signal = parse_signal(frame->payload);
         if (!signal) {
-          end(fmt::format("sends a signal that is none, \"{}\"",
+          end(fmt::format("sends \"{}\" as the number of a signal",
                           base::printable(frame->payload, 32)));
           continue;
         }
@@ -125,18 +125,18 @@ class RemoteConsole final : public Console {
   /// Never while the other end is stopped, with all ranks.
   Time lost_at() const { return other_end_rests_ ? Time::max() : heard_ + lost_after_; }
 
-  /// Whether the job goes on: it has no rank yet that could get this signal.
+  /// Whether this signal does not concern a job that has no ranks yet.
   static bool leaves_job(const Order& order) {
     return order.what == Order::What::kSignal && use_of(order.signal) != SignalUse::kEnd;
   }
 
-  /// Nothing: none is complete, or the other end has ended, also by sending what is no frame.
+  /// nullopt if no frame is complete, or the other end has ended. An invalid frame ends it, too.
   std::optional<ReceivedFrame> next_frame() {
     if (has_ended_) return std::nullopt;
     try {
       return reader_.next();
     } catch (const std::exception& error) {
-      end(fmt::format("sends what makes no sense: {}", error.what()));
+      end(fmt::format("sends an invalid frame: {}", error.what()));
       return std::nullopt;
     }
   }

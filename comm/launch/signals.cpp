@@ -79,7 +79,7 @@ bool is_echo(int signal, JobClock::duration since_first) {
 sigset_t handled_signals() {
   sigset_t set;
   sigfillset(&set);  // the C library keeps two for itself
-  // Where nobody reads what rondo-run writes, write() says so. SIGURG means nothing here.
+  // write() reports a closed pipe. SIGURG is ignored by default and stays so.
   for (const int ignored : {SIGKILL, SIGSTOP, SIGPIPE, SIGURG}) sigdelset(&set, ignored);
   for (int signal = 1; signal <= SIGRTMAX; ++signal) {
     if (sigismember(&set, signal) == 1 && stays_ignored(signal)) sigdelset(&set, signal);

@@ -1,5 +1,5 @@
-// What rondo-run does with each signal that it can catch: the ranks get it and the job goes on, or
-// the job ends in order. No signal ends rondo-run itself while ranks are left.
+// What rondo-run does with each signal that it can catch: it passes it to the ranks, or it ends the
+// job in order. No signal ends rondo-run itself while ranks are left.
 #pragma once
 
 #include <signal.h>
@@ -35,14 +35,14 @@ void prepare_process();
 /// kEnd that was ignored when rondo-run started stays ignored (nohup). SIGINT, SIGQUIT and SIGTERM
 /// do not: a shell without job control has what runs in the background ignore them.
 sigset_t handled_signals();
-/// A descriptor for next_signal(); invalid, with a logged reason, if there is none.
+/// A descriptor for next_signal(). On failure it logs the reason and returns an invalid one.
 transport::UniqueFd watch_signals();
 
 struct CaughtSignal {
   int number = 0;
   bool from_terminal = false;  // Ctrl-Z and the like: the kernel has sent it
 };
-/// The next signal that has come; nothing: there is none.
+/// The next pending signal, or nullopt.
 std::optional<CaughtSignal> next_signal(const transport::UniqueFd& signals);
 
 /// Stops this process as `cause`, of use kPause, would, until SIGCONT comes, which next_signal()

@@ -104,8 +104,8 @@ struct CallOptions {
   /// With Config::device: the cudaStream_t on which the operation is enqueued; null: the legacy
   /// default stream. Without: must be null.
   void* stream = nullptr;
-  /// The order of a tensor's dimensions in memory, from the slowest on, a hexadecimal digit each from
-  /// 1: 0x1342 is channels-last; 0: C order. The same on all ranks. Not for _v calls and messages.
+  /// A tensor's dimensions from the slowest to the fastest, a hexadecimal digit each, counted from 1:
+  /// 0x1342 is channels-last. 0 means C order, or none (_v calls, messages). Equal on all ranks.
   uint64_t layout = 0;
   friend bool operator==(const CallOptions&, const CallOptions&) = default;
 };

@@ -267,7 +267,7 @@ typedef struct rondo_call_options {
   double factor;
   void* stream; /* with a device: the cudaStream_t on which the operation is enqueued */
   /* A tensor's dimensions from the slowest to the fastest, a hexadecimal digit each, counted from 1:
-   * 0x1342 is channels-last. 0: C order. Ranks that pass different ones get RONDO_MISMATCH. */
+   * 0x1342 is channels-last, 0 is C order. Ranks that pass different ones get RONDO_MISMATCH. */
   uint64_t layout;
 } rondo_call_options;
 void rondo_call_options_init(rondo_call_options* options, size_t size);

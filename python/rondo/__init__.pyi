@@ -14,7 +14,7 @@ class Options(TypedDict, total=False):
     algorithm: Optional[Algorithm]
     timeout: Optional[float]  # seconds without any progress
     factor: Optional[float]  # of this rank's input, with "mulsum"
-    layout: Optional[int]  # the order of dimensions in memory, as rondo_call_options has it; 0: C order
+    layout: Optional[int]  # the order of dimensions in memory, as in rondo_call_options
     stream: Optional[int]  # the cudaStream_t, with a device
     async_op: bool  # True: the call returns a Work, which yields the result
 

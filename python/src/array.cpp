@@ -231,9 +231,9 @@ bool is_masked(PyTypeObject* type) {
   return false;
 }
 
-/// Its elements are not all that it means: rondo would move them without the mask.
+/// Throws TypeError for a masked array, because rondo would move its elements without the mask.
 void refuse_masked(nb::handle object, const char* name) {
-  // Of the last array that was none; held, so that no other type gets its place.
+  // The type of the last array without a mask, kept alive so that no other type has its address.
   static PyTypeObject* unmasked = nullptr;
   PyTypeObject* const type = Py_TYPE(object.ptr());
   if (type == unmasked) return;

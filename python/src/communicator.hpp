@@ -117,7 +117,7 @@ class PyCommunicator {
     }
     return note(code);
   }
-  /// Also, signals' handlers run meanwhile; throws what one has raised.
+  /// The same, but signal handlers run during the call. Throws the exception that one raises.
   template <class Call>
   rondo_code run_interruptible(const Call& call) {
     Interruptible interruptible(handle(), &in_handler_);

@@ -1,7 +1,7 @@
 // Signals while the main thread is inside a blocking call. Python only notes a signal and runs its handler
-// when the main thread is back in Python, so rondo's wait callback lets handlers run meanwhile. If one
-// raises, as Ctrl-C's does, the communicator is aborted, which every rank learns, and the call raises
-// that exception.
+// when the main thread is back in Python, so rondo's wait callback runs handlers during the call. If one
+// raises, as Ctrl-C's does, the communicator is aborted on all ranks, and the call raises that
+// exception.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,12 +13,12 @@
 
 namespace rondo::python {
 
-/// Python's main thread, in which alone it runs handlers. Without it none runs during a call.
+/// Names Python's main thread, the only one that runs handlers. Until then no handler runs in a call.
 void set_main_thread(pthread_t thread);
 
 /// While it lives, handlers run during calls of rondo by this thread. Does nothing outside the main
-/// thread. `communicator`: the one that is aborted; null: none. `*in_handler` is true while handlers
-/// run. Made with the GIL held; throws the exception of a signal that came before.
+/// thread. `communicator` is aborted if a handler raises; it may be null. `*in_handler` is true while
+/// handlers run. The constructor needs the GIL, and throws the exception of an earlier signal.
 class Interruptible {
  public:
   Interruptible(rondo_communicator* communicator, bool* in_handler);

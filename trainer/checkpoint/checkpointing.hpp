@@ -54,16 +54,16 @@ Status checkpoint(const TrainOptions& options, Communicator& communicator,
 
 /// Collective: rank 0 loads the latest of options.checkpoint_dir, of however many ranks, with or
 /// without shards; all get progress, loss scale, and what they own of the optimizer's state, and
-/// rank 0 the parameters, for Weights::replicate(). Where there is none, the beginning. Rank 0 warns
+/// rank 0 the parameters, for Weights::replicate(). Without a checkpoint: the beginning. Rank 0 warns
 /// of options that differ and may. kDataError for a checkpoint of another model or of other data.
 template <class T>
 Result<TrainingProgress> restore(const TrainOptions& options, Communicator& communicator,
                                  const Dataset::Facts& data, Weights<T>& weights);
 
-/// On rank 0, of a run on `ranks` ranks that goes on from a checkpoint, once its buckets are known.
-/// Another global batch (ranks x --batch x --accum) is allowed, because the position in the data is
-/// counted in samples, but training then takes another course: warns of that. With the same global
-/// batch only the last bits of losses can differ: warns if sums over ranks have another order.
+/// Warns if the losses of a resumed run on `ranks` ranks will differ. Rank 0 calls it once the buckets
+/// are known. Another global batch (ranks x --batch x --accum) is allowed, because the position in the
+/// data is counted in samples, but it changes the losses. With the same global batch only their last
+/// bits can differ, if sums over ranks have another order.
 void warn_of_other_losses(const TrainOptions& options, uint64_t ranks,
                           const std::vector<CheckpointBucket>& buckets,
                           const CheckpointOrigin& then);

@@ -48,8 +48,8 @@ std::string algorithms_of(const std::vector<CheckpointBucket>& buckets) {
   return names;
 }
 
-/// False: an older checkpoint, for whose hash every token was read. Then only the number of samples
-/// tells whether the data have changed.
+/// False for an older checkpoint, whose hash is of every token. Then only the numbers of samples are
+/// compared.
 bool has_comparable_hash(const CheckpointState& state) {
   return state.options.value("data_format", "") != "tokens" ||
          state.extra.value("data_hash_version", uint64_t{1}) == kDataHashVersion;
@@ -245,7 +245,9 @@ void warn_of_other_losses(const TrainOptions& options, uint64_t ranks,
   }
   if (why.empty()) return;
   spdlog::warn(
-      "{}; the losses go on, but their last bits will differ from a run without interruption", why);
+      "{}; training continues, but the last bits of the losses will differ from a run without "
+      "interruption",
+      why);
 }
 
 template <class T>

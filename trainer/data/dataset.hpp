@@ -69,7 +69,7 @@ enum class DataKind {
 };
 
 /// Opens the data, and reads and checks them for the hash: all of them, but only a sample of a token file
-/// of more than 1 MiB, whose other tokens are checked when they are read. `shape` says what the model needs:
+/// of more than 1 MiB, whose other tokens are checked when they are read. The model needs `shape`:
 /// `classes` always, `context` for bytes and tokens (at least 1); of the picture's size what is not
 /// 0. kDataError, naming the path: missing, unreadable, empty, truncated, foreign, not even one
 /// sample, another size than wanted, or a token or label that is not below `classes`.

@@ -119,7 +119,7 @@ Result<uint64_t> check_header(const InputFile& file) {
   return static_cast<uint64_t>(tokens);
 }
 
-/// The hash of the file's tokens, or of a sample of them, which goes on from `hash`. Checks what it
+/// Adds the file's tokens, or a sample of them, to `hash`. Checks the tokens that it
 /// reads.
 Result<uint64_t> hash_tokens(const InputFile& file, uint64_t tokens, size_t classes,
                              uint64_t hash) {

@@ -49,7 +49,7 @@ Result<TrainingProgress> find_progress(Run<T>& run, ReportHistory& history) {
     progress = RONDO_TRY(restore(o, run.communicator, run.data.facts(), run.weights));
   }
   run.loaded = progress.step;
-  // Where ranks have died, Survivors::go_on() says how large the global batch is now.
+  // If ranks have died, Survivors::go_on() reports the new global batch.
   if (!run.survivors.has_lost()) run.origin = std::move(progress.origin);
   return progress;
 }

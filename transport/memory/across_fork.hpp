@@ -12,7 +12,7 @@ namespace rondo::transport {
 /// The process's T, made by the first call and never destroyed: threads may still use it while static
 /// objects are being destroyed. T has a `mutex`, and begin_child(), which the child calls under it to
 /// forget what is its parent's alone. It may have before_fork() and after_fork(), which the parent
-/// calls under the mutex. Of several mutexes fork() takes that first whose T was made last: where one
+/// calls under the mutex. fork() takes the mutexes of several Ts in the reverse order of their construction: if one
 /// is taken under another, T's constructor makes the inner one's owner. The child begins with the T
 /// that was made first. The thread that forks holds none of the mutexes.
 template <class T>

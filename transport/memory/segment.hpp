@@ -39,7 +39,7 @@ class Segment {
 
   /// What has been written to a segment, in private memory.
   struct Copy {
-    std::byte* base = nullptr;  // null: there is no memory for it
+    std::byte* base = nullptr;  // null if memory was exhausted
     size_t bytes = 0;           // from the segment's beginning; the rest is zero
   };
   /// Before fork(): a copy for the child. REQUIRES: this process created the segment.

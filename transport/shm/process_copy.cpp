@@ -82,8 +82,8 @@ int copy_from_process(const PeerProcess& process, uint64_t address, std::byte* t
   return has_ended(process) ? ESRCH : error;
 }
 
-// Before, because a write cannot be taken back. That leaves a moment: the process would have to end,
-// and its number to come round, between these two calls.
+// Checks before the copy, because a write cannot be undone. The process could still end, and another
+// one get its number, between these two calls.
 int copy_to_process(const PeerProcess& process, uint64_t address, const std::byte* from,
                     size_t bytes) {
   if (has_ended(process)) return ESRCH;

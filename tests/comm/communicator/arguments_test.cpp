@@ -89,7 +89,7 @@ TEST_CASE("bad arguments are refused by value, and the communicator goes on", "[
                    "algorithm 88");
     for (const uint64_t layout : {0x1234, 0x1, 0x1442, 0x24, 0x130, 0x1352}) {
       expect_refused(comm.all_reduce(in, out, 7, type, ReduceOp::kSum, {.layout = layout}),
-                     "the layout 0x");
+                     "invalid layout 0x");
     }
     expect_refused(comm.send(in, 7, type, 1 - comm.rank(), {.layout = 0x21}), "layouts are for");
     expect_ok(comm.all_reduce(in, out, 7, type, ReduceOp::kSum, {.layout = 0x1342}), "layout");

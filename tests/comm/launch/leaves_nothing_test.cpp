@@ -66,7 +66,7 @@ void check_nothing_is_left_after(const std::string& last, const std::string& rea
 TEST_CASE("after a signal that is none nothing is left", "[hosts]") {
   for (const char* signal : {"soon", "", "9x", "99999999999", "0", "-1"}) {
     INFO(signal);
-    check_nothing_is_left_after(pack(RunMessage::kSignal, signal), "a signal that is none");
+    check_nothing_is_left_after(pack(RunMessage::kSignal, signal), "as the number of a signal");
   }
 }
 

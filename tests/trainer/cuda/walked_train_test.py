@@ -57,7 +57,7 @@ class WalkedTrainTest(unittest.TestCase):
         latest = self.folder / "checkpoints/latest"
         first = latest.read_text(encoding="utf-8")
         for words, said in [(["--batch", "4"], ""), (["--batch", "2"], ": the losses will differ"),
-                            (["--batch", "4", "--bucket-cap-mb", "0.01"], "with another bucket layout; the losses go on")]:
+                            (["--batch", "4", "--bucket-cap-mb", "0.01"], "with another bucket layout; training continues")]:
             with self.subTest(words):
                 latest.write_text(first, encoding="utf-8")
                 made = run(*saves, *words, "--steps", "2", "--resume")
