@@ -245,7 +245,7 @@ void warn_of_other_losses(const TrainOptions& options, uint64_t ranks,
   }
   if (why.empty()) return;
   spdlog::warn(
-      "{}; training continues, but the last bits of the losses will differ from a run without "
+      "{}; training continues, but the losses' last bits will differ from a run without "
       "interruption",
       why);
 }
