@@ -39,13 +39,15 @@ def _move(storage):
     global _problem
     try:
         _drop_unused()
+        _rondo.Memory(storage.nbytes())  # freed at once: if it cannot be had, the storage stays torch's, and private after fork()
         descriptor, _ = storage._share_fd_cpu_()
         _rondo.register_memory(storage.data_ptr(), storage.nbytes())
         _moved[storage.data_ptr()] = storage
         _withdraw(descriptor)
-    except (RuntimeError, OSError, _error.Error) as failure:
-        _problem = str(failure)  # the next ones would meet it, too
-        logging.getLogger("rondo").warning("buckets of DDP stay in plain memory: %s", failure)
+    except (RuntimeError, OSError, MemoryError, _error.Error) as failure:
+        # The next ones would fail, too.
+        _problem = "no library memory is left; see RONDO_ARENA_BYTES" if isinstance(failure, MemoryError) else str(failure)
+        logging.getLogger("rondo").warning("buckets of DDP stay in plain memory: %s", _problem)
 
 
 def _withdraw(descriptor):

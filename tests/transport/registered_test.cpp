@@ -1,13 +1,16 @@
 // rondo::register_memory: the caller's pages as library memory at their addresses.
 #include "transport/memory/registered.hpp"
 
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -186,6 +189,32 @@ TEST_CASE("after a fork neither process sees the other's writes to library memor
   rondo::free(untouched);
   for (const int fd : {to_child[0], to_child[1], to_parent[0], to_parent[1]}) ::close(fd);
 }
+
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // they need address space
+TEST_CASE("without memory for a copy library memory faults in a forked child") {
+  Pages own(2);
+  REQUIRE(register_memory(own.at(0), own.bytes()).ok());
+  std::memset(own.at(0), 1, own.bytes());
+  size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_AS, &before) == 0);
+  const rlimit none{.rlim_cur = pages * kPage, .rlim_max = before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_AS, &none) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGSEGV, SIG_DFL);
+    std::memset(own.at(0), 2, own.bytes());
+    ::_exit(0);
+  }
+  REQUIRE(::setrlimit(RLIMIT_AS, &before) == 0);
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV));
+  CHECK(std::all_of(own.at(0), own.at(0) + own.bytes(), [](char each) { return each == 1; }));
+  REQUIRE(unregister_memory(own.at(0)).ok());
+}
+#endif
 
 TEST_CASE("memory is registered, looked up and forked by several threads at once") {
   std::vector<std::thread> threads;

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -44,8 +45,11 @@ struct Table {
                    MREMAP_MAYMOVE | MREMAP_FIXED, pages) != MAP_FAILED) {
         continue;
       }
-      // Rather a fault in the child than a change in its parent.
-      ::mmap(pages, registration.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+      // Rather a fault, or the end of the child, than a change in its parent.
+      if (::mmap(pages, registration.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+                 0) == MAP_FAILED) {
+        std::abort();
+      }
     }
     by_first_page.clear();
     registrations.store(0, std::memory_order_relaxed);

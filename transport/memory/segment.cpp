@@ -9,10 +9,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <map>
 #include <mutex>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -98,16 +100,16 @@ Segment::Mapping::~Mapping() {
 
 void Segment::register_fork_handlers() { registry(); }
 
-Segment::Copy Segment::copy() const {
+Segment::Copy Segment::copy() const try {
   const int fd = mapping_->fd.get();
   Copy made;
-  // Holes, which have never been written or were given back, end no segment.
+  // Without the holes, which have never been written or were given back.
   std::vector<std::pair<off_t, off_t>> written;
   for (off_t end = 0;;) {
     const off_t begin = ::lseek(fd, end, SEEK_DATA);
-    if (begin < 0) break;
-    end = ::lseek(fd, begin, SEEK_HOLE);
-    if (end < 0) break;
+    if (begin < 0 && errno == ENXIO) break;  // nothing is written from `end` on
+    end = begin < 0 ? begin : ::lseek(fd, begin, SEEK_HOLE);
+    if (end < 0) return {};
     written.emplace_back(begin, end);
   }
   made.bytes = written.empty() ? 4096 : static_cast<size_t>(written.back().second);
@@ -128,6 +130,8 @@ Segment::Copy Segment::copy() const {
     }
   }
   return made;
+} catch (const std::bad_alloc&) {
+  return {};
 }
 
 void Segment::discard(const Copy& copy) {
@@ -144,10 +148,15 @@ void Segment::become(const Copy& copy) {
     return ::mmap(base(), bytes(), protection,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
   };
-  const bool replaced = copy.base != nullptr && replace(PROT_READ | PROT_WRITE) &&
-                        ::mremap(copy.base, copy.bytes, copy.bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
-                                 base()) != MAP_FAILED;
-  if (!replaced) replace(PROT_NONE);
+  // What has never been written is zeros, or faults if the kernel refuses that much writable memory
+  // (vm.overcommit_memory=2). A child that could still write its parent's memory ends here.
+  bool is_private = copy.base != nullptr && replace(PROT_READ | PROT_WRITE);
+  if (!is_private) is_private = replace(PROT_NONE);
+  if (copy.base != nullptr && ::mremap(copy.base, copy.bytes, copy.bytes,
+                                       MREMAP_MAYMOVE | MREMAP_FIXED, base()) == MAP_FAILED) {
+    is_private = replace(PROT_NONE);
+  }
+  if (!is_private) std::abort();
 }
 
 Result<Segment> Segment::find_or_map(UniqueFd fd, size_t bytes, Pages pages, bool keep_fd) {
