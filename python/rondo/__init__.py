@@ -1,6 +1,7 @@
 """rondo: collective communication between processes, of one machine or of several. docs/python.md in the source explains it."""
 import contextlib
 import operator
+import os
 import sys
 import threading
 from typing import NamedTuple
@@ -16,7 +17,13 @@ __version__ = ".".join(str(part) for part in _rondo.version)
 
 ANY_SOURCE, ANY_TAG = -2, -1
 
-_rondo.set_main_thread(threading.main_thread().ident)
+
+def _name_main_thread():
+    _rondo.set_main_thread(threading.main_thread().ident)
+
+
+_name_main_thread()
+os.register_at_fork(after_in_child=_name_main_thread)  # the thread that forked
 
 
 Communicator = _rondo.Communicator

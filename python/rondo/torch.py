@@ -60,7 +60,7 @@ class RondoBackend(Backend):
         self._coalesced = None  # what was issued since start_coalescing()
         self._outstanding, self._calls_until_look = set(), 8
         self._collectives = 0  # issued, which is the same on all ranks whatever has ended
-        self._one_at_a_time = threading.RLock()  # a signal's handler may call while this thread has it, and is refused
+        self._one_at_a_time = threading.RLock()  # reentrant: a signal's handler may call while this thread holds it
         _open.add(self)
 
     # ---- What torch asks.
@@ -124,28 +124,38 @@ class RondoBackend(Backend):
         """Waits for what is outstanding, and leaves. Raises rondo.Error if ranks that only sent have made different calls, and no call
         has raised that."""
         self.end_threads()
-        try:
-            with self._one_at_a_time:
+        disagreement = None
+        with self._one_at_a_time:
+            try:
                 self._communicator.close()
-        finally:
-            _open.discard(self)
-            _buckets.drop_unused()
+            except rondo.Error as failure:  # it is closed
+                disagreement = failure
+        _open.discard(self)
+        _buckets.drop_unused()
+        if disagreement is not None:
+            raise disagreement
 
-    def end_threads(self):
-        """Waits for what is outstanding. Receives may have no sender, and another thread's call no end: after another second they are
-        aborted."""
-        for work in list(self._outstanding):
-            if not work.receives:
-                work.settle()
+    def end_threads(self, patience=None):
+        """Waits for what is outstanding, but not longer than `patience` seconds. Receives may have no sender, and another thread's call
+        no end. After another second all of them are aborted."""
+        if patience is None:
+            for work in list(self._outstanding):
+                if not work.receives:
+                    work.settle()
+        else:
+            self._wait_until(time.monotonic() + patience, lambda work: not work.receives)
         end = time.monotonic() + 1
-        while any(not work.is_completed() for work in list(self._outstanding)) and time.monotonic() < end:
-            time.sleep(0.001)
+        self._wait_until(end, lambda _: True)
         free = self._one_at_a_time.acquire(timeout=max(0, end - time.monotonic()))
         if not free or any(not work.is_completed() for work in list(self._outstanding)):
             self.abort()
         if free:
             self._one_at_a_time.release()  # callbacks of futures may call
         self._completion.end()
+
+    def _wait_until(self, end, chosen):
+        while any(chosen(work) and not work.is_completed() for work in list(self._outstanding)) and time.monotonic() < end:
+            time.sleep(0.001)
 
     def split(self, store, ranks, options):
         member = self.rank() in ranks
@@ -444,10 +454,9 @@ class _Meeting:
             self._store.wait(keys, datetime.timedelta(seconds=left))  # the store's own is another one
         except RuntimeError:  # each kind of store has one of its own
             late = [str(rank) for rank, key in enumerate(keys) if not self._store.check([key])]
-            if not late:
-                raise
-            raise rondo.Error(f"the process group was not made within {_seconds(self._timeout):g} s: rank{'s' * (len(late) > 1)} "
-                              f"{', '.join(late)} did not come", "timeout", self._rank) from None
+            if late:  # otherwise the last one has come since
+                raise rondo.Error(f"the process group was not made within {_seconds(self._timeout):g} s: rank{'s' * (len(late) > 1)} "
+                                  f"{', '.join(late)} did not come", "timeout", self._rank) from None
         return [bytes(self._store.get(key)) for key in keys]
 
 
@@ -526,9 +535,9 @@ def _describe_job():
 
 
 def _end_threads():
-    """Before the interpreter ends, which takes the threads that complete futures out of C++, and so the process: what they wait for is
-    waited for. After an exception of the program other ranks must not wait for this one."""
-    failure = getattr(sys, "last_value", None)
+    """Ends the threads that complete futures before the interpreter ends. It would throw them out of C++, which aborts the process. After
+    an uncaught exception the other ranks learn of it at once. Nothing tells sys.exit(1) from a normal end, so the wait has a limit."""
+    failure = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
     for backend in list(_open):
         if not backend._completion.has_threads():
             continue
@@ -536,7 +545,7 @@ def _end_threads():
             with contextlib.suppress(ValueError, rondo.Error):
                 backend._communicator.abort(f"rank {backend.rank()} left after {described(failure)}")
         with contextlib.suppress(ValueError, rondo.Error):  # of a parent, in a forked child
-            backend.end_threads()
+            backend.end_threads(patience=60)
     Completion.is_over = True
 
 

@@ -111,8 +111,8 @@ void wait_interruptibly(const rondo_pending* pending) {
 [[noreturn]] void refuse_in_handler() {
   throw nb::value_error(
       "this communicator is inside a call, which a signal's handler interrupts: the handler may "
-      "call "
-      "abort(), use another communicator, or set a variable that the program reads after the call");
+      "call abort(), use another communicator, or set a variable that the program reads after the "
+      "call");
 }
 
 int forks_so_far = 0;  // a child changes it before it has a second thread
@@ -173,7 +173,7 @@ nb::object PyWork::wait() {
   auto& communicator = nb::cast<PyCommunicator&>(owner_);
   communicator.expect_own_process();
   rondo_code code = RONDO_OK;
-  Interruptible interruptible(communicator.handle_or_null(), communicator.in_wait_handler());
+  Interruptible interruptible(communicator.handle_address(), communicator.in_wait_handler());
   {
     const ReleasedGil released;
     code = rondo_work_wait(work_);
@@ -214,7 +214,7 @@ PyCommunicator::PyCommunicator(const Creation& settings) {
   const rondo_config config = config_of(settings, all_gather);
   rondo_code code = RONDO_OK;
   bool in_handler = false;
-  Interruptible interruptible(nullptr, &in_handler);
+  Interruptible interruptible(&handle_, &in_handler);
   if (settings.all_gather.is_none()) {
     rondo_pending* pending = nullptr;
     check(rondo_create_async(&pending, &config), settings.rank);
@@ -225,9 +225,14 @@ PyCommunicator::PyCommunicator(const Creation& settings) {
     const ReleasedGil released;
     code = rondo_create(&handle_, &config);
   }
-  if (all_gather.failure) throw std::move(*all_gather.failure);
-  interruptible.throw_raised();
-  check(code, settings.rank);
+  try {
+    if (all_gather.failure) throw std::move(*all_gather.failure);
+    interruptible.throw_raised();
+    check(code, settings.rank);
+  } catch (...) {  // a handler may have raised when the communicator had been created
+    destroy();
+    throw;
+  }
   rank_ = rondo_rank(handle_);
   on_device_ = settings.device >= 0;
 }
@@ -258,7 +263,7 @@ void PyCommunicator::expect_own_process() const {
 }
 
 rondo_code PyCommunicator::wait_for_all() {
-  Interruptible interruptible(handle_, &in_wait_handler_);
+  Interruptible interruptible(&handle_, &in_wait_handler_);
   rondo_code code = RONDO_OK;
   {
     const ReleasedGil released;
@@ -427,8 +432,17 @@ template <class Create>
 PyCommunicator* part_of(PyCommunicator& self, const Create& create) {
   const int rank = self.rank();
   rondo_communicator* part = nullptr;
-  check(self.run_interruptible([&](rondo_communicator* from) { return create(from, &part); }),
-        rank);
+  try {
+    check(self.run_interruptible([&](rondo_communicator* from) { return create(from, &part); }),
+          rank);
+  } catch (...) {  // a handler may have raised when the part had been created
+    if (part != nullptr) {
+      const ReleasedGil released;
+      rondo_abort(part, "a signal handler has raised an exception");
+      rondo_destroy(part);
+    }
+    throw;
+  }
   return part == nullptr ? nullptr : new PyCommunicator(part, self.on_device());
 }
 

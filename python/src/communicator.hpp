@@ -81,7 +81,7 @@ class PyCommunicator {
   rondo_communicator* handle_until_closed() const;
   /// Throws ValueError in a forked child.
   void expect_own_process() const;
-  rondo_communicator* handle_or_null() const { return handle_; }
+  rondo_communicator* const* handle_address() const { return &handle_; }
   bool* in_wait_handler() { return &in_wait_handler_; }
   int rank() const { return rank_; }  // also after close()
   bool on_device() const { return on_device_; }
@@ -120,7 +120,8 @@ class PyCommunicator {
   /// The same, but signal handlers run during the call. Throws the exception that one raises.
   template <class Call>
   rondo_code run_interruptible(const Call& call) {
-    Interruptible interruptible(handle(), &in_handler_);
+    handle();  // open, and no handler is inside
+    Interruptible interruptible(&handle_, &in_handler_);
     const rondo_code code = run(call);  // a handler may have closed this communicator before
     interruptible.throw_raised();
     return code;

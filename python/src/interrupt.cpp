@@ -18,9 +18,13 @@ Interruptible* innermost = nullptr;  // the main thread's
 
 }  // namespace
 
-void set_main_thread(pthread_t thread) { main_thread = thread; }
+void set_main_thread(pthread_t thread) {
+  if (!main_thread || pthread_equal(*main_thread, thread) == 0)
+    innermost = nullptr;  // another one's
+  main_thread = thread;
+}
 
-Interruptible::Interruptible(rondo_communicator* communicator, bool* in_handler)
+Interruptible::Interruptible(rondo_communicator* const* communicator, bool* in_handler)
     : active_(main_thread && pthread_equal(pthread_self(), *main_thread) != 0),
       communicator_(communicator),
       in_handler_(in_handler) {
@@ -62,7 +66,7 @@ void Interruptible::run_handlers(void* self) {
   } catch (const std::exception&) {
     PyErr_Clear();
   }
-  if (call.communicator_ != nullptr) rondo_abort(call.communicator_, reason.c_str());
+  if (*call.communicator_ != nullptr) rondo_abort(*call.communicator_, reason.c_str());
 }
 
 }  // namespace rondo::python

@@ -17,11 +17,11 @@ namespace rondo::python {
 void set_main_thread(pthread_t thread);
 
 /// While it lives, handlers run during calls of rondo by this thread. Does nothing outside the main
-/// thread. `communicator` is aborted if a handler raises; it may be null. `*in_handler` is true while
-/// handlers run. The constructor needs the GIL, and throws the exception of an earlier signal.
+/// thread. `*communicator`, which may be or become null, is aborted if a handler raises; both are used
+/// with the GIL held. `*in_handler` is true while handlers run. The constructor needs the GIL, and throws the exception of an earlier signal.
 class Interruptible {
  public:
-  Interruptible(rondo_communicator* communicator, bool* in_handler);
+  Interruptible(rondo_communicator* const* communicator, bool* in_handler);
   ~Interruptible();
   Interruptible(const Interruptible&) = delete;
   Interruptible& operator=(const Interruptible&) = delete;
@@ -33,7 +33,7 @@ class Interruptible {
   static void run_handlers(void* self);
 
   bool active_;
-  rondo_communicator* communicator_;
+  rondo_communicator* const* communicator_;
   bool* in_handler_;
   Interruptible* outer_ = nullptr;  // of the call that a handler of this one interrupts
   std::optional<nanobind::python_error> raised_;
