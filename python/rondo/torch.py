@@ -454,7 +454,7 @@ class _Meeting:
             self._store.wait(keys, datetime.timedelta(seconds=left))  # the store's own is another one
         except RuntimeError:  # each kind of store has one of its own
             late = [str(rank) for rank, key in enumerate(keys) if not self._store.check([key])]
-            if late:  # otherwise the last one has come since
+            if late:  # none if the last key was set just now
                 raise rondo.Error(f"the process group was not made within {_seconds(self._timeout):g} s: rank{'s' * (len(late) > 1)} "
                                   f"{', '.join(late)} did not come", "timeout", self._rank) from None
         return [bytes(self._store.get(key)) for key in keys]
