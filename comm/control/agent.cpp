@@ -104,9 +104,14 @@ Agent::~Agent() {
 
 void Agent::run() {
   int64_t leave_by_ns = 0;
+  int64_t last = base::now_ns();
   while (true) {
     wait(until_next_turn(base::now_ns()));
     const int64_t now = base::now_ns();
+    if (now - last > base::kStoppedNs) {
+      for (HostLine& line : lines_) line.heard_ns += now - last;
+    }
+    last = now;
     mirror_.show_agent(now);
     listen(now);
     look(now);

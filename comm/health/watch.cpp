@@ -90,6 +90,8 @@ Status Watch::check(const Wait& wait) {
   own.step.store(wait.step, std::memory_order_relaxed);
   own.round.store(static_cast<uint32_t>(wait.round), std::memory_order_relaxed);
   const int64_t now_is = base::now_ns();
+  if (looked_ns_ >= wait.since_ns && now_is - looked_ns_ > base::kStoppedNs) moved_ns_ = now_is;
+  looked_ns_ = now_is;
   if (now_is - wait.since_ns > kLongWaitNs) elsewhere_.show(std::max(wait.peer, -1));
   if (show_messages_) show_messages_(wait.since_ns);
 

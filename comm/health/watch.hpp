@@ -153,8 +153,9 @@ class Watch {
   std::function<int(int)> find_dead_;
   std::function<void(int64_t)> show_messages_;
   std::string pace_;
-  uint64_t moves_ = 0;    // when check() looked last,
-  int64_t moved_ns_ = 0;  // and when it first looked like that
+  int64_t looked_ns_ = 0;  // when check() looked last,
+  uint64_t moves_ = 0;     // what it saw,
+  int64_t moved_ns_ = 0;   // and since when: a stop of this process does not count
   // Between the two looks of stalled(); 0: not between them.
   int64_t window_end_ns_ = 0;
   std::vector<uint64_t> before_;

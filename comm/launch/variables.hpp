@@ -16,12 +16,13 @@ inline constexpr EnvironmentVariable kEnvironment[] = {
      "BANDWIDTH,LATENCY, as in 1GB/s,20us: delays every message; Config::pace takes precedence"},
     {"RONDO_TIMEOUT", "600",
      "seconds without progress after which a call fails; a timeout set in the program takes "
-     "precedence"},
+     "precedence; time during which the rank is stopped (Ctrl-Z) does not count"},
     {"RONDO_BOOTSTRAP_TIMEOUT", "60",
      "seconds for which ranks wait for each other when a communicator is made; "
      "Config::bootstrap_timeout takes precedence"},
     {"RONDO_HOST_TIMEOUT", "10",
-     "seconds without a word from another host after which its ranks count as dead"},
+     "seconds without a message from another host after which its ranks count as lost; time during "
+     "which this host's ranks are stopped does not count"},
     {"RONDO_ARENA_BYTES", "the machine's memory, less with many ranks",
      "address space for rondo::alloc, as in 64G; 0: no library memory"},
     {"RONDO_CMA", "1",

@@ -13,8 +13,8 @@ namespace rondo::comm {
 /// variables do not change these. kInvalidArgument, kUnavailable.
 Status settle(Config& config, bool agreed);
 
-/// RONDO_HOST_TIMEOUT, else ten seconds: after so long without a word from another host its ranks
-/// count as dead. kInvalidArgument.
+/// RONDO_HOST_TIMEOUT, ten seconds by default: after this time without a message from a host its ranks
+/// count as lost. kInvalidArgument.
 Result<std::chrono::milliseconds> longest_silence();
 
 }  // namespace rondo::comm

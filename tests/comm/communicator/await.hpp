@@ -17,11 +17,21 @@
 
 namespace rondo::testing {
 
+using Clock = std::chrono::steady_clock;
+
+inline double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+inline void expect_contains(const std::string& text, const std::string& part) {
+  expect(text.find(part) != std::string::npos, "'" + text + "' does not say '" + part + "'");
+}
+
 /// Fails, by throwing, when `happened` is still false after half a minute.
 inline void await(const std::string& what, const std::function<bool()>& happened) {
-  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  const auto limit = Clock::now() + std::chrono::seconds(30);
   while (!happened()) {
-    expect(std::chrono::steady_clock::now() < limit, "waited in vain: " + what);
+    expect(Clock::now() < limit, "waited in vain: " + what);
     std::this_thread::sleep_for(std::chrono::microseconds(200));  // between two looks
   }
 }
