@@ -270,6 +270,7 @@ typedef struct rondo_call_options {
    * 0x1342 is channels-last, 0 is C order. Ranks that pass different ones get RONDO_MISMATCH. */
   uint64_t layout;
 } rondo_call_options;
+/* Writes the defaults of a struct of that size. */
 void rondo_call_options_init(rondo_call_options* options, size_t size);
 
 /* out[i] = op over all ranks of in[i], for `count` elements; out is the same bits on every rank. */

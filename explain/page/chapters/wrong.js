@@ -37,7 +37,7 @@ const PITFALLS = {
     options: [["a batch four times as large", false], ["a learning rate four times as high", true], ["nothing: the optimizer divides", false]],
     symptom: "The same code learns on one rank and fails on four: steps are N times as long. Near the highest rate that works, the loss jumps and never settles, or stops being a number.",
     first: "who divides, by what: the ranks (DDP), or the loss terms of all ranks (right for uneven batches, too). Exactly once.",
-    link: () => source("trainer/lessons/sabotage.hpp", "inline double rate_of("),
+    link: () => source("trainer/lessons/sabotage.hpp", "inline double gradient_factor("),
   },
   "uneven-inputs": {
     title: "One rank has fewer samples", question: "rank 1 runs out of data first. What happens to rank 0?",
