@@ -56,7 +56,11 @@ int copy_by_any_thread(pid_t pid, uint64_t address, std::byte* here, size_t byte
 bool has_ended(const PeerProcess& process) {
   if (!process.pidfd) return false;
   pollfd ended{process.pidfd->get(), POLLIN, 0};
-  return poll(&ended, 1, 0) != 0;
+  int found = 0;
+  do {
+    found = poll(&ended, 1, 0);
+  } while (found < 0 && errno == EINTR);  // a signal was pending
+  return found != 0;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -95,7 +96,46 @@ void exchange(Communicator& comm, Buffer& in, Buffer& out) {
   }
 }
 
+/// While it lives, SIGALRM interrupts this process every 100 us.
+class ManySignals {
+ public:
+  ManySignals() {
+    came = 0;
+    struct sigaction counts = {};
+    counts.sa_handler = [](int) { ++came; };
+    sigaction(SIGALRM, &counts, &before_);
+    set_interval(100);
+  }
+  ~ManySignals() {
+    set_interval(0);
+    sigaction(SIGALRM, &before_, nullptr);
+  }
+  ManySignals(const ManySignals&) = delete;
+  ManySignals& operator=(const ManySignals&) = delete;
+  inline static std::atomic<int> came{0};
+
+ private:
+  static void set_interval(suseconds_t us) {
+    const itimerval timer{.it_interval = {0, us}, .it_value = {0, us}};
+    setitimer(ITIMER_REAL, &timer, nullptr);
+  }
+  struct sigaction before_ = {};
+};
+
 }  // namespace
+
+TEST_CASE("signals do not make a process that lives count as ended") {
+  if (!is_possible()) return;
+  const auto pidfd = std::make_shared<const transport::UniqueFd>(
+      static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
+  REQUIRE(pidfd->get() >= 0);
+  const transport::shm::Probe probe = transport::shm::own_probe();
+  const transport::shm::PeerProcess self{.pid = probe.pid, .pidfd = pidfd};
+  const ManySignals signals;
+  long failures = 0;
+  while (ManySignals::came < 5000) failures += transport::shm::reaches(self, probe) ? 0 : 1;
+  CHECK(failures == 0);
+}
 
 TEST_CASE_METHOD(
     DearSlots, "large copies of plain memory go by the kernel, small ones and reductions do not") {
