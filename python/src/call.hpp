@@ -16,6 +16,14 @@
 
 namespace rondo::python {
 
+/// `value` as a Python int, if it is a whole number of any type: an int, a numpy integer, a tensor of
+/// one. Null for other values.
+inline nb::object whole_number(nb::handle value) {
+  PyObject* const whole = PyNumber_Index(value.ptr());
+  if (whole == nullptr) PyErr_Clear();  // 0.5, for example
+  return nb::steal(whole);
+}
+
 /// Keyword arguments that every call has: async_op, algorithm, timeout (seconds), factor, layout, stream.
 struct CallSettings {
   rondo_call_options call;
@@ -48,7 +56,8 @@ struct CallSettings {
       call.timeout_ms = milliseconds(nb::cast<double>(value));
     } else if (key == "factor") {
       call.factor = nb::cast<double>(value);
-      if (nb::isinstance<nb::int_>(value) && !nb::int_(call.factor).equal(value)) {
+      if (const nb::object whole = whole_number(value);
+          whole.is_valid() && !nb::int_(call.factor).equal(whole)) {
         throw nb::value_error(("a factor of " + nb::cast<std::string>(nb::str(value)) +
                                " is not exact in double; whole numbers up to 2^53 are")
                                   .c_str());

@@ -45,9 +45,11 @@ def equal_blocks(c):
     same(c.all_reduce(data(r, 6).reshape(2, 3), op="max"), data(n - 1, 6).reshape(2, 3))
     same(c.all_reduce(data(r, 4), op="avg"), (total(n, 4) / np.float32(n)).astype("float32"))
     same(c.all_reduce(np.array([255 - r, r], "uint8"), op="avg"), np.array([sum(255 - k for k in range(n)) // n, (n - 1) // 2], "uint8"))
-    same(c.all_reduce(data(r, 4), op="mulsum", factor=2.0), 2 * total(n, 4))
+    for factor in (2.0, 2, np.int8(2), np.float32(2), np.array(2), np.array(2.0)):
+        same(c.all_reduce(data(r, 4), op="mulsum", factor=factor), 2 * total(n, 4))
     for dtype, factor, words in (("int32", 0.5, "not a value of int32"), ("int8", 300, "not a value of int8"), ("float32", 1e39, "becomes inf"),
-                                 ("int64", 2**53 + 1, "is not exact")):
+                                 ("int64", 2**53 + 1, "is not exact"), ("int64", np.int64(2**53 + 1), "is not exact"),
+                                 ("uint64", np.array(2**53 + 1), "is not exact")):
         try:
             c.all_reduce(np.zeros(4, dtype), op="mulsum", factor=factor)
             assert False, (dtype, factor)
