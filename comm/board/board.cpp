@@ -15,6 +15,7 @@
 #include "comm/base/guarded.hpp"
 #include "comm/base/printable.hpp"
 #include "comm/base/process.hpp"
+#include "comm/base/wait_callback.hpp"
 #include "comm/board/tags.hpp"
 
 namespace rondo::board {
@@ -308,7 +309,10 @@ Status Board::raise(const Status& status) const {
 Status Board::error() const {
   constexpr timespec kPause{0, 1'000'000};
   if (!has_error()) return {};
-  while (!has_verdict()) nanosleep(&kPause, nullptr);
+  while (!has_verdict()) {
+    nanosleep(&kPause, nullptr);
+    base::call_back_if_due();
+  }
   return read_error();
 }
 

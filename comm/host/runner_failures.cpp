@@ -1,5 +1,6 @@
 // How a runner fails: it stops, then finds out what the error is called, and when the caller has its
-// buffers back. Nothing here waits but await_settled(), because the thread may serve other communicators.
+// buffers back. Only await_settled() waits for other ranks, because the thread may serve other communicators.
+// withdraw() waits until this rank's own workers have ended a slice.
 // Nothing here runs while all goes well; a flattened step() must not take it in.
 #include <fmt/format.h>
 
@@ -7,6 +8,8 @@
 #include <ctime>
 
 #include "comm/base/clock.hpp"
+#include "comm/base/guarded.hpp"
+#include "comm/base/wait_callback.hpp"
 #include "comm/host/runner.hpp"
 
 namespace rondo::engine {
@@ -71,7 +74,18 @@ bool Runner::settle() {
 }
 
 [[gnu::noinline]] Status Runner::await_settled() {
-  while (!settle()) nanosleep(&kSettlePause, nullptr);
+  const auto settles = [this] {
+    try {
+      return settle();
+    } catch (...) {  // no memory to name the failure; the next step needs none
+      board_.propose(base::caught());
+      return false;
+    }
+  };
+  while (!settles()) {
+    nanosleep(&kSettlePause, nullptr);
+    base::call_back_if_due();
+  }
   return board_.error();
 }
 
