@@ -14,6 +14,7 @@ struct OpenMemories {
   // Released by all ranks of this process, and still used by other processes' ranks; freed by a
   // later release, or at the end of the process.
   std::vector<std::unique_ptr<ProcessMemory>> abandoned;
+  size_t owned = 0;  // memories that release() will add to `abandoned`
 };
 OpenMemories& open_memories() {
   static auto* const all = new OpenMemories;
@@ -39,8 +40,9 @@ Result<std::shared_ptr<ProcessMemory>> ProcessMemory::open(std::shared_ptr<CudaC
   // Once for each process: mapped memory cannot be mapped again.
   RONDO_TRY(made->cuda_->map_host(made->control_.base(), made->control_.bytes()));
   made->is_mapped_ = true;
-  all.abandoned.reserve(all.abandoned.size() + all.by_control.size());  // for release()
+  all.abandoned.reserve(all.abandoned.size() + all.owned + 1);  // for release()
   owner->memory = made.release();
+  ++all.owned;
   const std::shared_ptr<ProcessMemory> shared(owner, owner->memory);
   entry = shared;
   return shared;
@@ -62,6 +64,7 @@ void ProcessMemory::release(ProcessMemory* memory) {
   {
     const std::lock_guard lock(all.mutex);
     all.abandoned.emplace_back(memory);
+    --all.owned;
     std::erase_if(all.by_control, [](const auto& item) { return item.second.expired(); });
   }
   const auto take_empty = [&all]() -> std::unique_ptr<ProcessMemory> {
