@@ -74,13 +74,10 @@ class Rondo final : public RondoBackend {
       return {Code::kUnavailable, "messages have no algorithm: leave out --algorithm"};
     }
     // Whether the buffers are suitable shows when they are used.
-    if (options_.algorithm == Algorithm::kAuto || plan(shape, true).algorithm != Algorithm::kAuto)
-      return {};
-    return {Code::kUnavailable,
-            "rondo has no " + std::string(rondo::name(shape.collective)) + " by " +
-                std::string(rondo::name(options_.algorithm)) +
-                " here: the table in comm/algorithms/README.md says what has it, and "
-                "what it needs (copies: GPUs)"};
+    if (options_.algorithm == Algorithm::kAuto) return {};
+    const Status found = find_plan(shape, true).status();
+    if (found.ok()) return {};
+    return {found.code(), found.message() + " (comm/algorithms/README.md lists the algorithms)"};
   }
   bool supports_in_place(const CallShape& shape) const override {
     return is_safe_in_place(shape.collective, options_.algorithm);
@@ -319,8 +316,13 @@ class Rondo final : public RondoBackend {
 
   Plan plan(const CallShape& shape) const { return plan(shape, options_.direct); }
   Plan plan(const CallShape& shape, bool direct) const {
-    return communicator_.plan(shape.collective, shape.count, shape.type, direct, options_.algorithm,
-                              reduces(shape.collective) ? shape.op : ReduceOp::kSum);
+    const auto found = find_plan(shape, direct);
+    return found.ok() ? *found : Plan{};
+  }
+  Result<Plan> find_plan(const CallShape& shape, bool direct) const {
+    return communicator_.find_plan(shape.collective, shape.count, shape.type, direct,
+                                   options_.algorithm,
+                                   reduces(shape.collective) ? shape.op : ReduceOp::kSum);
   }
 
   static constexpr size_t kStagingBytes = size_t{4} << 20;
