@@ -93,6 +93,8 @@ void DeviceRunner::lose_wire(const Status& why) {
   }
 }
 
+// This rank's kernels run until the error has a name, for about a second at most. If they were aborted
+// before that, other ranks' kernels would report the abort as the error.
 Status DeviceRunner::explain_lost() {
   const uint64_t sequence = sequence_.load(std::memory_order_relaxed);
   const auto posted = board_.read(board_.rank(), sequence);
