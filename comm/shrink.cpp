@@ -111,6 +111,8 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::shrink(milliseco
       .place = [this](int leader) { return bootstrap_.meeting_place(leader); },
       .has_ended = [&endings](int r) { return endings.has_ended(r); },
       .is_lost = [&endings](int r) { return endings.is_lost(r); },
+      // A rank of this host marks the board that this rank reads, also if it ends after that.
+      .is_unseen = [this](int r) { return !board_->is_local(r); },
       .interrupt = [&] { return check_left_out(number, began); }};
   // Every further turn follows a death or a lost connection.
   Status failed;

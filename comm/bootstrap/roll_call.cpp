@@ -173,24 +173,30 @@ class Caller {
 
   /// See roll_call.hpp.
   Status check_majority(const std::vector<int>& members) const {
-    std::vector<int> missing;
+    std::vector<int> missing, unseen;
     int lowest = ranks_;
     for (int rank = 0; rank < ranks_; ++rank) {
       const bool is_member = std::ranges::binary_search(members, rank);
-      if (!is_member && call_.has_ended(rank)) continue;
+      const bool has_ended = !is_member && call_.has_ended(rank);
+      if (has_ended && !call_.is_unseen(rank)) continue;
       lowest = std::min(lowest, rank);
-      if (!is_member) missing.push_back(rank);
+      if (has_ended) {
+        unseen.push_back(rank);
+      } else if (!is_member) {
+        missing.push_back(rank);
+      }
     }
+    if (missing.empty()) return {};
     // One rank of two leaves the other only if that has ended.
     const bool is_pair = members.size() == 1 && missing.size() == 1;
     const bool has_lowest = members.front() == lowest && !is_pair;
-    if (members.size() + (has_lowest ? 1 : 0) > missing.size()) return {};
-    return Status(Code::kTimeout, explain_minority(members, missing));
+    if (members.size() + (has_lowest ? 1 : 0) > missing.size() + unseen.size()) return {};
+    return Status(Code::kTimeout, explain_minority(members, missing, unseen));
   }
 
   /// Patience is how long it may wait: hosts that do not answer are given up sooner.
-  std::string explain_minority(const std::vector<int>& members,
-                               const std::vector<int>& missing) const {
+  std::string explain_minority(const std::vector<int>& members, const std::vector<int>& missing,
+                               const std::vector<int>& unseen) const {
     std::vector<int> silent;
     std::ranges::copy_if(missing, std::back_inserter(silent), call_.is_lost);
     const auto waited = std::chrono::duration_cast<milliseconds>(steady_clock::now() - call_.began);
@@ -203,7 +209,11 @@ class Caller {
               " on a host that does not answer)";
     }
     text += ", and have not ended: " + name_ranks(members) + (members.size() > 1 ? " are" : " is") +
-            " too few to go on without them, because they might do so too. End them";
+            " too few to go on without them, because they might do so too";
+    if (!unseen.empty()) {
+      text += " (" + name_ranks(unseen) + " ended, and might have done so before)";
+    }
+    text += ". End " + name_ranks(missing);
     if (waited >= call_.patience) text += ", or give shrink() more patience";
     return text;
   }

@@ -6,9 +6,11 @@
 // while it sends it leaves ranks that know it and ranks that do not: those that do have a dead member,
 // cannot make a communicator, and come to the next leader.
 //
-// No two leaders decide for two parts of the ranks: a decision that leaves out ranks which have not
-// ended takes more than half of those that have not, or half with the lowest one. If two ranks
-// have not ended, neither decides alone. A lost connection is no proof that a rank has ended.
+// No two leaders decide for two parts of the ranks. A decision that leaves out a living rank needs more
+// than half of the ranks that count, or half of them with the lowest one. Living ranks count. A rank
+// that has ended on another host counts too: it may have made a communicator with others, unseen by
+// this host, before it ended. If two ranks have not ended, neither decides alone. A lost connection
+// is no proof that a rank has ended.
 #pragma once
 
 #include <chrono>
@@ -40,6 +42,8 @@ struct RollCall {
   std::function<bool(int rank)> has_ended;
   /// Whether that rank does not answer, and may live: nobody waits for it, and it has not ended.
   std::function<bool(int rank)> is_lost;
+  /// Whether that rank can make a communicator with others without `interrupt` knowing at once.
+  std::function<bool(int rank)> is_unseen;
   /// Ends the roll call with its status, if that is not ok.
   Interrupt interrupt;
 };

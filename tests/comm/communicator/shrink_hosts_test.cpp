@@ -137,6 +137,52 @@ void part(const Hosts& hosts, const Partition& partition) {
   require_all_ok(gang.join());
 }
 
+/// Of two hosts that lose each other the first one goes on. Its rank 0 ends when the network is back:
+/// that leaves two ranks of the second host, and one of the first, which may have gone on with it.
+void part_and_lose(const Hosts& hosts) {
+  ForkGang gang(4, [&](int rank, Link& link) {
+    setenv("RONDO_HOST_TIMEOUT", "1", 1);
+    auto comm = Communicator::create(config_on(hosts, rank / 2, rank, 4));
+    expect(comm.ok(), comm.status().to_string());
+    Status failed = comm->barrier();
+    link.announce("ready");
+    while (failed.ok()) failed = comm->barrier();
+    auto made = comm->shrink();
+    expect(made.ok() == (rank < 2), "after " + failed.to_string() + ": " +
+                                        (made.ok() ? "goes on" : made.status().to_string()));
+    link.announce("done");
+    link.await("go");
+    if (made.ok()) {
+      auto alone = made->shrink();
+      expect(alone.ok(), alone.status().to_string());
+    } else {
+      // The proof that rank 0 has ended is there after one of these calls.
+      for (int turn = 0; turn < 10; ++turn) {
+        made = comm->shrink(milliseconds(2'000));
+        expect(made.status().code() == Code::kTimeout,
+               made.ok() ? "goes on beside rank 1" : made.status().to_string());
+      }
+      expect(made.status().message().find("rank 0 ended, and might have done so before") !=
+                 std::string::npos,
+             made.status().to_string());
+    }
+    link.announce("shrunk");
+    link.await("end");
+  });
+  for (int rank = 0; rank < 4; ++rank) gang.await(rank, "ready");
+  hosts.cut(1);
+  for (int rank = 0; rank < 4; ++rank) gang.await(rank, "done");
+  hosts.mend(1);
+  gang.kill(0, SIGKILL);
+  gang.await_end(0);
+  for (int rank = 1; rank < 4; ++rank) gang.tell(rank, "go");
+  for (int rank = 1; rank < 4; ++rank) gang.await(rank, "shrunk");
+  for (int rank = 1; rank < 4; ++rank) gang.tell(rank, "end");
+  auto results = gang.join();
+  results.erase(results.begin());
+  require_all_ok(results);
+}
+
 /// What both hosts' ranks do while their connections are reset: reduce, split, and shrink.
 Status reduce_and_split(Communicator& comm, const std::atomic<bool>& over, bool& ends) {
   int32_t flag = over ? 1 : 0;
@@ -249,6 +295,10 @@ TEST_CASE("of hosts that lose each other only one part goes on", "[hosts]") {
   part(hosts, {{0, 0, 1, 2}, {0, 1, 2}, 2, false, milliseconds(2'000)});
   part(hosts, {{0, 1, 2}, {1, 2}, 0, true});
   part(hosts, {{0, 1, 1}, {1, 2}, 0, true});
+}
+
+TEST_CASE("ranks that ended on a lost host may have gone on before", "[hosts]") {
+  part_and_lose(Hosts(2));
 }
 
 TEST_CASE("hosts whose connections are reset meet again, whatever they do", "[hosts]") {
