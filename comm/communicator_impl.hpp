@@ -213,7 +213,8 @@ class Communicator::Impl {
   Status explain_failure(const SplitPart& part, const Status& status);
   /// This rank's part of what is left: `members`, by their ranks here.
   Result<std::unique_ptr<Impl>> make_remainder(const comm::Muster& muster, uint64_t number,
-                                               comm::Endings& endings);
+                                               comm::Endings& endings,
+                                               std::chrono::milliseconds patience);
   /// Whether others have got communicator `number` of shrink() without this rank: then the error.
   Status check_left_out(uint64_t number, std::chrono::steady_clock::time_point began) const;
   /// What every rank wants of a split, in the host's memory.

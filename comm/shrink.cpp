@@ -26,6 +26,8 @@ using std::chrono::milliseconds;
 namespace {
 
 constexpr std::string_view kShrunk = ", shrunk";
+// How long the members of one decision wait for each other.
+constexpr milliseconds kShortAttempt{1000}, kLongAttempt{10'000};
 
 }  // namespace
 
@@ -44,12 +46,15 @@ Status Communicator::Impl::check_left_out(uint64_t number,
 }
 
 Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::make_remainder(
-    const comm::Muster& muster, uint64_t number, comm::Endings& endings) {
+    const comm::Muster& muster, uint64_t number, comm::Endings& endings, milliseconds patience) {
   const std::vector<int>& members = muster.members;
   Config config = config_;
   config.world_size = static_cast<int>(members.size());
   config.rank = static_cast<int>(std::ranges::find(members, rank()) - members.begin());
   config.name = fmt::format("shrunk-{:016x}-{}", muster.nonce, number);
+  // An attempt that misses a member ends while there is time for another one.
+  config.bootstrap_timeout =
+      std::min(config_.bootstrap_timeout, std::clamp(patience / 4, kShortAttempt, kLongAttempt));
   const auto check_members = [&] {
     for (const int member : members) {
       if (!endings.is_known(member) && !endings.is_lost(member)) continue;
@@ -71,8 +76,11 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::make_remainder(
                       .listening = config.rank == 0 ? bootstrap_.listening() : nullptr,
                       .life_port = life_port_,
                       .undecided = &undecided_});
-  if (made.ok()) (*made)->former_ranks_ = members;
-  if (undecided_) undecided_->former_ranks_ = members;
+  for (Impl* const each : {made.ok() ? made->get() : nullptr, undecided_.get()}) {
+    if (each == nullptr) continue;
+    each->former_ranks_ = members;
+    each->config_.bootstrap_timeout = config_.bootstrap_timeout;
+  }
   return made;
 }
 
@@ -116,7 +124,8 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::shrink(milliseco
       .interrupt = [&] { return check_left_out(number, began); }};
   // Every further turn follows a death or a lost connection.
   Status failed;
-  for (int turn = 0; turn <= size(); ++turn) {
+  const auto has_time = [&] { return std::chrono::steady_clock::now() - began < patience; };
+  for (int turn = 0; turn <= size() || has_time(); ++turn) {
     auto muster = call_roll(call);
     const bool exists = undecided_ != nullptr && !check_left_out(number, began).ok();
     if (exists) {
@@ -125,16 +134,15 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::shrink(milliseco
     }
     if (!muster.ok()) return muster.status();
     undecided_.reset();
-    auto made = make_remainder(*muster, number, endings);
+    auto made = make_remainder(*muster, number, endings, patience);
     if (made.ok()) {
       mark();
       return made;
     }
     failed = made.status();
     // A member whose connection was reset before it learnt of the decision is in the roll call still.
-    const bool has_missed =
-        failed.code() == Code::kBootstrap && std::chrono::steady_clock::now() - began < patience;
-    if (failed.code() != Code::kPeerDied && !has_missed) break;
+    const bool has_missed = failed.code() == Code::kBootstrap || failed.code() == Code::kTimeout;
+    if (failed.code() != Code::kPeerDied && !(has_missed && has_time())) break;
   }
   return failed;
 }
