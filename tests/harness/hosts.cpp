@@ -81,8 +81,16 @@ void Hosts::mend(int host, int network) const {
   call({"mend", group_, name(host), std::to_string(network)});
 }
 
-int Hosts::reset(int host, int other) const {
-  return std::stoi(call({"reset", group_, name(host), name(other)}));
+int Hosts::reset(int host, int other, int port) const {
+  std::vector<std::string> words{"reset", group_, name(host), name(other)};
+  if (port != 0) words.push_back(std::to_string(port));
+  return std::stoi(call(words));
+}
+
+bool Hosts::can_reset() {
+  const ProgramResult probe = run_tool({"probe_reset"});
+  std::printf("%s%s", probe.out.c_str(), probe.err.c_str());
+  return probe.exit_code == 0;
 }
 
 void Hosts::signal(int host, int signal) const {

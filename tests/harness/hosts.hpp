@@ -40,9 +40,11 @@ class Hosts {
   void cut(int host, int network = 0) const;
   void mend(int host, int network = 0) const;
 
-  /// Resets all TCP connections between two hosts, as a firewall does. Returns how many; 0 also where
-  /// the kernel cannot.
-  int reset(int host, int other) const;
+  /// Resets the TCP connections between two hosts, as a firewall does, and returns how many. `port`:
+  /// only those of this port of either host; if negative, only the others; 0: all.
+  int reset(int host, int other, int port = 0) const;
+  /// Whether the kernel can do so; prints the reason if not. Then tests return that reset connections.
+  static bool can_reset();
 
   /// Signals every process of the host.
   void signal(int host, int signal) const;
