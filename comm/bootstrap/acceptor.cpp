@@ -382,9 +382,9 @@ class Acceptor {
         return Status(received.status().code(),
                       name_here() + ": receiving from " + who + ": " + received.status().message());
       }
-      if (has_ended) {
-        return Status(Code::kPeerDied, who + " ended while the ranks were meeting");
-      }
+      const char* const moment = "while the ranks were meeting";
+      if (!received.ok()) return lost_peer(who, "ended", moment, received.status());
+      if (has_ended) return Status(Code::kPeerDied, who + " ended " + moment);
     }
     return {};
   }

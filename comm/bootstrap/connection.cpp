@@ -16,11 +16,13 @@
 namespace rondo::comm {
 namespace {
 
+constexpr std::string_view kHasClosed = "it has closed";
+
 /// What an error of a socket says about its other end; empty: it is this end's.
 std::string loss(int error) {
   switch (error) {
     case EPIPE:
-      return "it has closed";
+      return std::string(kHasClosed);
     case ECONNRESET:
     case ECONNABORTED:
       return "the connection was reset";
@@ -43,6 +45,12 @@ Status socket_status(const char* call, int error) {
 Status not_reading() { return Status(Code::kTimeout, "it does not read what it is sent"); }
 
 }  // namespace
+
+Status lost_peer(const std::string& who, const std::string& ended, const std::string& moment,
+                 const Status& error) {
+  if (error.message() == kHasClosed) return {Code::kPeerDied, who + " " + ended + " " + moment};
+  return {Code::kPeerDied, "no connection to " + who + " " + moment + ": " + error.message()};
+}
 
 Result<bool> poll_until(std::span<pollfd> descriptors, Deadline deadline) {
   constexpr int64_t kInterruptEveryMs = 10, kLongestMs = 60'000;
@@ -244,6 +252,13 @@ Status Connection::flush() {
   return {};
 }
 
+/// Only the other end resets a unix socket: it has closed it without having read everything.
+bool Connection::is_unix() const {
+  int domain = 0;
+  socklen_t size = sizeof domain;
+  return getsockopt(socket_.get(), SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX;
+}
+
 Result<bool> Connection::read_some() {
   char bytes[1 << 16];
   FdRoom room;
@@ -260,8 +275,8 @@ Result<bool> Connection::read_some() {
     got = recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   } while (got < 0 && errno == EINTR);
   if (got < 0 && errno == EAGAIN) return false;
-  if (got == 0) return Status(Code::kPeerDied, "it has closed");
-  if (got < 0) return socket_status("recvmsg", errno);
+  if (got < 0) return socket_status("recvmsg", errno == ECONNRESET && is_unix() ? EPIPE : errno);
+  if (got == 0) return socket_status("recvmsg", EPIPE);
 
   take_fds(message, fds_);
   if ((message.msg_flags & MSG_CTRUNC) && !trusted_) {

@@ -54,6 +54,12 @@ Result<bool> poll_until(std::span<pollfd> descriptors, Deadline deadline);
 /// ran out, else kSystem.
 Status system_status(const std::string& what, int error);
 
+/// The error for a connection to `who` that was lost with `error`, a Connection's. If the other end has
+/// closed it: "WHO ENDED MOMENT", for instance "rank 1 ended during gather". If not, the process may
+/// live: "no connection to WHO MOMENT: REASON".
+Status lost_peer(const std::string& who, const std::string& ended, const std::string& moment,
+                 const Status& error);
+
 /// Thread-compatible; owns its socket. Before trust() it takes frames of a status' size and no
 /// descriptors. After an error of the other side's bytes, or an error in the middle of a frame, it
 /// is of no more use.
@@ -107,6 +113,7 @@ class Connection {
   ssize_t write_some(msghdr& message);
   Status drain(Deadline deadline);
   Status await_room(Deadline deadline) const;
+  bool is_unix() const;
   Result<bool> read_some();
 
   transport::UniqueFd socket_;

@@ -238,7 +238,9 @@ Result<std::optional<Frame>> Connector::next_frame(PeerConnection& host) {
       if (!ended) return std::optional<Frame>();
     }
     if (ended && !proven_) return std::optional<Frame>();
-    if (ended) return Status(Code::kPeerDied, who + " ended while the ranks were meeting");
+    const char* const moment = "while the ranks were meeting";
+    if (ended && !received.ok()) return lost_peer(who, "ended", moment, received.status());
+    if (ended) return Status(Code::kPeerDied, who + " ended " + moment);
     pollfd watched[2] = {{host.connection.fd(), POLLIN, 0}, {host.pidfd.get(), POLLIN, 0}};
     auto ready = poll_until(watched, until);
     if (!ready.ok()) return ready.status();

@@ -165,7 +165,8 @@ Status Star::send_all(FrameKind kind, std::string_view payload, std::span<const 
 Result<bool> Star::hear(PeerConnection& link, FrameKind kind, Received& into) {
   auto received = link.connection.try_receive();
   if (!received.ok() && received.status().code() == Code::kPeerDied) {
-    return Status(Code::kPeerDied, name_of(link) + " ended or left during " + to_string(kind));
+    return lost_peer(name_of(link), "ended or left", std::string("during ") + to_string(kind),
+                     received.status());
   }
   if (!received.ok()) {
     return failed_here(Status(received.status().code(), "receiving from " + name_of(link) + ": " +
@@ -257,8 +258,10 @@ Result<std::vector<Connection::Received>> Star::collect(FrameKind kind) {
         }
       }
       if (ended[i] && missing > 0) {
-        return failed(
-            Status(Code::kPeerDied, name_of(links_[i]) + " ended during " + to_string(kind)));
+        const auto why = links_[i].connection.try_receive();
+        const std::string moment = std::string("during ") + to_string(kind);
+        return failed(why.ok() ? Status(Code::kPeerDied, name_of(links_[i]) + " ended " + moment)
+                               : lost_peer(name_of(links_[i]), "ended", moment, why.status()));
       }
     }
     if (missing == 0) return all;

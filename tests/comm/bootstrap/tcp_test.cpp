@@ -416,6 +416,22 @@ TEST_CASE("over TCP a rank that ends while the ranks meet is named", "[tcp]") {
   REQUIRE(hear_out(two.fd).find(named) != std::string::npos);
 }
 
+TEST_CASE("over TCP a connection that is reset while the ranks meet proves no end", "[tcp]") {
+  const int port = free_port();
+  const std::string named = "no connection to rank 1 (pid " + std::to_string(getpid()) +
+                            ") while the ranks were meeting: the connection was reset";
+  ForkGang gang(1, [&](int, Link&) {
+    auto met = Bootstrap::meet(tcp_identity(0, 3, port), "world", kLong);
+    expect_failure(met.status(), Code::kPeerDied, named);
+  });
+  RankOne one(port, 3);
+  REQUIRE(one.answer.kind == comm::FrameKind::kProof);
+  const linger at_once{1, 0};
+  REQUIRE(setsockopt(one.fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once) == 0);
+  one.fd.reset();
+  testing::require_all_ok(gang.join());
+}
+
 TEST_CASE("ranks share a host that have one kernel and one network namespace", "[tcp]") {
   const comm::RankHost here = comm::RankHost::here(0).value();
   REQUIRE_FALSE(here.name.empty());
