@@ -58,8 +58,9 @@ class OverTcp final : public Reconnector {
     wanted_.insert(rank);
     if (!runs_) {
       if (thread_.joinable()) thread_.join();  // it has ended, or is about to
-      thread_ = std::thread([this] { run(); });
-      runs_ = true;
+      // Without a thread the agent asks again in its next turn.
+      runs_ =
+          base::guarded([this] { return thread_ = std::thread([this] { run(); }), Status(); }).ok();
     }
     return {};
   }
@@ -86,8 +87,7 @@ class OverTcp final : public Reconnector {
   }
   void put(int rank, Connection connection) {
     const std::lock_guard lock(mutex_);
-    wanted_.erase(rank);
-    found_[rank] = std::move(connection);
+    if (wanted_.erase(rank) > 0) found_[rank] = std::move(connection);
   }
 
   void run() {
@@ -111,7 +111,8 @@ class OverTcp final : public Reconnector {
                                         .facts = facts,
                                         .is_needed = &is_needed}));
     for (PeerConnection& peer : come) {
-      if (peer.rank < 0) continue;
+      // A rank that came uncalled finds its connection closed, and comes again if it must.
+      if (peer.rank < 0 || !wants(peer.rank)) continue;
       const Status welcomed =
           peer.connection.send(FrameKind::kWelcome, 0, {}, {}, steady_clock::now() + kSendLimit);
       if (welcomed.ok()) put(peer.rank, std::move(peer.connection));
