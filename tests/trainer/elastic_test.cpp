@@ -1,5 +1,7 @@
 // rondo-train --elastic: ranks die at chosen and at many moments, and from there on the losses are
 // those of a run that had so many ranks, bit for bit.
+#include "trainer/step/elastic.hpp"
+
 #include <fcntl.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -378,6 +380,25 @@ std::map<int, pid_t> ranks_of(pid_t launcher) {
     }
   }
   return ranks;
+}
+
+TEST_CASE("elastic: without a death a run begins again at most three times in one step") {
+  Config config;
+  config.rank = 0;
+  config.world_size = 1;
+  Communicator communicator = std::move(*Communicator::create(config));
+  Survivors survivors(1);
+  const Status reset(Code::kPeerDied, "the connection was reset");
+  // A run that takes steps begins again as often as it must.
+  for (uint64_t step = 1; step <= 8; ++step) {
+    REQUIRE(survivors.shrink(communicator, reset, 1).ok());
+    survivors.go_on(step, 1, false);
+  }
+  // In the next step the ranks lose each other while they agree on the state, before go_on().
+  for (int loss = 1; loss <= 2; ++loss) REQUIRE(survivors.shrink(communicator, reset, 1).ok());
+  const Status over = survivors.shrink(communicator, reset, 1);
+  CHECK(over.code() == Code::kUnavailable);
+  CHECK(over.message().find("connections were lost 4 times in one step") != std::string::npos);
 }
 
 TEST_CASE("elastic: rondo-train starts its ranks so that they survive, and says who died") {

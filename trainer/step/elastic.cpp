@@ -17,7 +17,7 @@ namespace {
 /// A rank that computes does not notice: as long as a rank may stand still.
 constexpr std::chrono::minutes kPatience{10};
 
-/// So often a run begins again after the same step, although no rank has died.
+/// So often a run begins again in one step, although no rank has died.
 constexpr int kMostFruitless = 3;
 
 template <class T>
@@ -156,9 +156,11 @@ Status Survivors::shrink(Communicator& communicator, const Status& why, int leas
   std::erase_if(dead, [&](int rank) { return std::ranges::find(left, rank) != left.end(); });
   communicator = std::move(*smaller);
   left_ = std::move(left);
-  if (dead.empty() && fruitless_ >= kMostFruitless) {
+  fruitless_ = dead.empty() ? fruitless_ + 1 : 0;
+  if (fruitless_ > kMostFruitless) {
     return Status(Code::kUnavailable,
-                  fmt::format("{}; no rank has died, and after {} new beginnings no step has ended",
+                  fmt::format("{}; no rank has died, but connections were lost {} times in one "
+                              "step: check the network between the hosts",
                               reason, fruitless_));
   }
   if (std::exchange(goes_on_, false)) deaths_.push_back({.ranks = {}, .after_step = 0, .left = 0});
@@ -177,8 +179,8 @@ Status Survivors::shrink(Communicator& communicator, const Status& why, int leas
 void Survivors::go_on(uint64_t step, uint64_t global_batch, bool says) {
   goes_on_ = true;
   deaths_.back().after_step = step;
-  fruitless_ = went_on_after_ == step ? fruitless_ + 1 : 0;
-  went_on_after_ = step;
+  // The loss that led here belongs to this step.
+  if (std::exchange(went_on_after_, step) != step) fruitless_ = std::min(fruitless_, 1);
   // The one rank that knew of a later step may have died.
   for (Death& each : deaths_) each.after_step = std::min(each.after_step, step);
   if (!says) return;

@@ -63,8 +63,8 @@ class Survivors {
   std::vector<Death> deaths_;
   bool goes_on_ = true;                    // the others have gone on after the last of them
   std::string why_;                        // of the last deaths
-  uint64_t went_on_after_ = ~uint64_t{0};  // which step the run went on the last time,
-  int fruitless_ = 0;                      // and how often again after the same one
+  uint64_t went_on_after_ = ~uint64_t{0};  // which step the run went on the last time
+  int fruitless_ = 0;                      // losses of connections in one step, without a death
 };
 
 }  // namespace rondo::trainer
