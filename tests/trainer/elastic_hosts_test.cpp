@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <fstream>
+#include <random>
 #include <sstream>
 #include <thread>
 
@@ -142,6 +143,7 @@ TEST_CASE(
 // As a firewall does between two hosts that both live. A connection says nothing about the rank at its
 // other end: neither rank may take the other one for dead, and go on alone.
 TEST_CASE("elastic: all connections between two ranks are reset, and both go on together") {
+  if (!Hosts::can_reset()) return;
   const Hosts hosts(2);
   const Workplace place;
   const std::string file = place.file("elastic.json");
@@ -164,6 +166,45 @@ TEST_CASE("elastic: all connections between two ranks are reset, and both go on 
   const json whole = place.train_on(words + Words{"--ranks", "2"});
   CHECK(losses_of(document) == losses_of(whole));
   CHECK(document["summary"]["parameter_hash"] == whole["summary"]["parameter_hash"]);
+}
+
+TEST_CASE("elastic: after resets at random moments both ranks go on, or none does") {
+  if (!Hosts::can_reset()) return;
+  const unsigned seed = std::random_device()();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  const Hosts hosts(2);
+  const Workplace place;
+  const std::string file = place.file("elastic.json");
+  const Words words =
+      Words{"--width",        "256",         "--batch", "8",      "--steps",   kSteps,
+            "--reproducible", "--log-every", "0",       "--data", place.data()};
+  int reset = 0;
+  const ProgramResult result = train_on_hosts(
+      hosts, file, words,
+      [&] {
+        for (int i = 0; i < 4; ++i) {
+          reset += hosts.reset(i % 2, 1 - i % 2);
+          // The moment that is tried.
+          std::this_thread::sleep_for(std::chrono::milliseconds(random() % 300));
+        }
+      },
+      "h0:1,h1:1");
+  INFO(result.err);
+  CHECK(reset > 0);
+  CHECK(result.err.find(" died:") == std::string::npos);
+  if (result.exit_code != 0) {
+    CHECK(result.err.find("connection") != std::string::npos);
+    return;
+  }
+  const json document = json::parse(read_text(file));
+  CHECK(document["summary"]["ranks"] == 2);
+  for (const json& death : document["summary"]["deaths"]) {
+    CHECK(death["ranks"] == json::array());
+    CHECK(death["ranks_left"] == 2);
+  }
+  const json whole = place.train_on(words + Words{"--ranks", "2"});
+  CHECK(losses_of(document) == losses_of(whole));
 }
 
 TEST_CASE("elastic: of two ranks whose network is cut none goes on alone") {
