@@ -104,7 +104,7 @@ InheritedRank::InheritedRank(const Meeting& meeting)
     : meeting_(meeting),
       applies_(meeting.identity.by_launcher && meeting.is_needed == nullptr &&
                meeting.numbers.empty() && !meeting.interrupt) {
-  if (applies_) at_ = std::chrono::steady_clock::now() + meeting.timeout / 6;
+  if (applies_) at_ = std::chrono::steady_clock::now() + meeting.timeout / 2;
 }
 
 Status InheritedRank::check(Time now) {
@@ -118,7 +118,7 @@ Status InheritedRank::check(Time now) {
                       "it, is rank {} of this job and has a communicator: pid {} has inherited "
                       "that rank's variables, and the others have not come within {}; {}",
                       getpid(), rank, forebear->pid, forebear->name, rank, getpid(),
-                      name_duration(meeting_.timeout / 6), inherited_remedy())};
+                      name_duration(meeting_.timeout / 2), inherited_remedy())};
 }
 
 std::string InheritedRank::hint() const {

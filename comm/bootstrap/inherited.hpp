@@ -18,7 +18,7 @@ class InheritedRank {
 
   explicit InheritedRank(const Meeting& meeting);
 
-  /// When check() looks, a sixth of the deadline after the beginning; nothing: not, or no more. Until
+  /// When check() looks, half of the deadline after the beginning; nothing: not, or no more. Until
   /// then all ranks may have started programs that meet.
   std::optional<Time> at() const { return at_; }
   /// At that time, once: an error if a process above this one has the same rank of the same job and
