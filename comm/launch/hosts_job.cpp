@@ -403,7 +403,8 @@ class HostsJob {
     for (HostState& host : hosts_) {
       for (host.link.reap(); host.link.has_agent(); host.link.reap()) {
         if (Clock::now() >= until) host.link.kill_agent(SIGKILL);
-        pollfd signals{signals_.get(), POLLIN, 0};  // the agent's end among them
+        if (Clock::now() >= until + kHostGrace) break;  // the kernel cannot end it now
+        pollfd signals{signals_.get(), POLLIN, 0};      // the agent's end among them
         poll(&signals, 1, 20);
         while (next_signal(signals_)) continue;
       }
