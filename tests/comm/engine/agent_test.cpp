@@ -351,7 +351,7 @@ TEST_CASE("a host whose connection is lost and does not come back is lost, and n
   here.shut();
   CHECK(soon([&] { return here.board->has_error(); }));
   CHECK_THAT(here.board->error().message(),
-             testing::contains("host h1 with rank 1 has not answered host h0 for 0.3"));
+             testing::contains("host h1 with rank 1 has not answered host h0 for "));
   CHECK_THAT(here.board->error().message(), testing::contains("the connection was lost"));
   CHECK(soon([&] { return is(*here.board, 1, Life::kLost); }));
 }
@@ -361,7 +361,7 @@ TEST_CASE("a silent host is an error that names its ranks") {
   CHECK(soon([&] { return here.board->has_error(); }));
   CHECK(base::now_ns() - here.began_ns >= 300'000'000);
   CHECK_THAT(here.board->error().message(),
-             testing::contains("host h1 with rank 1 has not answered host h0 for 0.3"));
+             testing::contains("host h1 with rank 1 has not answered host h0 for "));
 }
 
 TEST_CASE("hosts that are quiet are not silent, however short that may be") {
