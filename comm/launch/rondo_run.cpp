@@ -280,6 +280,8 @@ int start(const RunFlags& flags, const std::vector<rondo::run::JobHost>& hosts, 
       .directory = directory_of(flags),
       .rendezvous_host = flags.rendezvous_host,
       .only_this_host = only_this_host};
+  // Until here signals end rondo-run at once: it may have waited for a pipe or for a name server.
+  prepare_process();
   int output_code = 0;
   const int code = run_attempts(job, flags.max_restarts, flags.timeout_s, [&](const auto& attempt) {
     TerminalConsole console(ranks, !flags.no_prefix);
@@ -321,8 +323,10 @@ int main(int argc, char** argv) try {
     if (!printed.ok()) spdlog::error("{}", printed.message());
     return printed.ok() ? 0 : 125;
   }
-  rondo::run::prepare_process();
-  if (flags.serve) return rondo::run::serve();
+  if (flags.serve) {
+    rondo::run::prepare_process();
+    return rondo::run::serve();
+  }
   // An unknown flag ends the flags, so what comes after it is missing: the command comes first.
   const auto command = command_of(app);
   if (!command) return 2;

@@ -1,5 +1,8 @@
 // What rondo-run does with each signal: the ranks get it, or the job ends with nothing left.
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -108,6 +111,21 @@ TEST_CASE("SIGTSTP stops ranks and rondo-run, and its time limit, until SIGCONT"
   INFO(r.err);
   CHECK(r.exit_code == 0);
   CHECK(sorted_lines(r.out) == std::vector<std::string>{"[0] done", "[1] done"});
+}
+
+TEST_CASE("Ctrl-C ends rondo-run while it waits for a host file", "[rondo-run]") {
+  const TempDirectory place;
+  const std::string pipe = place.path() + "/hosts";
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  int writer = -1;
+  const ProgramResult r = run(place, {"--hostfile", pipe}, "true", [&](pid_t launcher) {
+    // Opens only when rondo-run reads.
+    await([&] { return (writer = open(pipe.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC)) >= 0; });
+    kill(launcher, SIGINT);
+    close(writer);
+  });
+  INFO(r.err);
+  CHECK(r.exit_code == 128 + SIGINT);
 }
 
 TEST_CASE("ranks act on a signal that rondo-run was started to ignore; nohup's stays ignored",
