@@ -34,6 +34,10 @@ class Terminal {
       text.append(piece, static_cast<size_t>(got));
     return text;
   }
+  /// As keys that are pressed: "\x1a" is Ctrl-Z.
+  void press(const std::string& keys) const {
+    if (::write(master_, keys.data(), keys.size()) != static_cast<ssize_t>(keys.size())) fail();
+  }
 
  private:
   [[noreturn]] static void fail() { throw std::runtime_error("no pseudo terminal"); }

@@ -14,6 +14,7 @@
 #include "tests/comm/bootstrap/rondo_run_helpers.hpp"
 #include "tests/harness/catch.hpp"
 #include "tests/harness/rank_group.hpp"
+#include "tests/harness/terminal.hpp"
 
 namespace rondo {
 namespace {
@@ -111,6 +112,33 @@ TEST_CASE("SIGTSTP stops ranks and rondo-run, and its time limit, until SIGCONT"
   INFO(r.err);
   CHECK(r.exit_code == 0);
   CHECK(sorted_lines(r.out) == std::vector<std::string>{"[0] done", "[1] done"});
+}
+
+TEST_CASE("Ctrl-Z stops rondo-run and its ranks, and fg continues them", "[rondo-run]") {
+  const TempDirectory place;
+  const testing::Terminal terminal;
+  // A shell with job control, as a terminal has it: it continues when its job has stopped.
+  std::ofstream(place.path() + "/session") << RONDO_RUN
+      " -n 2 -- sh -c 'echo $$ >>$PLACE/pids; until [ -e $PLACE/go ]; do :; done'\n"
+      "echo $? >$PLACE/stopped; until [ -e $PLACE/go ]; do :; done\n"
+      "fg; exit $?\n";
+  const auto r = run_program(
+      {"sh", "-c", "exec setsid -wc bash -m $PLACE/session <$TTY >$TTY 2>&1"},
+      {"XDG_RUNTIME_DIR=" + place.path(), "PLACE=" + place.path(), "TTY=" + terminal.path()},
+      std::chrono::seconds(60), [&](pid_t) {
+        await([&] { return written_pids(place).size() == 2; });
+        terminal.press("\x1a");
+        await([&] { return std::filesystem::exists(place.path() + "/stopped"); });
+        // The ranks are sessions of their own, which the terminal does not stop.
+        const auto ranks = written_pids(place);
+        await([&] { return std::all_of(ranks.begin(), ranks.end(), is_stopped); });
+        std::ofstream(place.path() + "/go") << "go";
+      });
+  INFO(terminal.read());
+  CHECK(r.exit_code == 0);
+  int stopped = 0;
+  std::ifstream(place.path() + "/stopped") >> stopped;
+  CHECK(stopped == 128 + SIGTSTP);
 }
 
 TEST_CASE("Ctrl-C ends rondo-run while it waits for a host file", "[rondo-run]") {

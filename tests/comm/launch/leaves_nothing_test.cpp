@@ -1,5 +1,6 @@
 // A host's rondo-run (--serve) that cannot go on, because of what the other end sends: it ends, with
 // everything that its ranks have started.
+#include <signal.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -90,6 +91,29 @@ class FailingConsole final : public Console {
   void finish() override {}
   bool has_work() const override { return false; }
 };
+
+TEST_CASE("every signal that can be caught has a use", "[hosts]") {
+  testing::require_all_ok(testing::run_ranks(testing::How::kForks, 1, [&](int) {
+    for (int signal = 1; signal <= SIGRTMAX; ++signal) ::signal(signal, SIG_DFL);
+    const sigset_t handled = handled_signals();
+    for (int signal = 1; signal <= SIGRTMAX; ++signal) {
+      if (signal >= 32 && signal < SIGRTMIN) continue;  // the C library's
+      const bool is_left_out =
+          signal == SIGKILL || signal == SIGSTOP || signal == SIGPIPE || signal == SIGURG;
+      testing::expect_eq(sigismember(&handled, signal), is_left_out ? 0 : 1,
+                         "signal " + std::to_string(signal));
+      SignalUse use = SignalUse::kEnd;
+      if (signal == SIGCHLD) use = SignalUse::kChild;
+      for (const int passed : {SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT}) {
+        if (signal == passed) use = SignalUse::kForward;
+      }
+      for (const int pausing : {SIGTSTP, SIGTTIN, SIGTTOU}) {
+        if (signal == pausing) use = SignalUse::kPause;
+      }
+      testing::expect(use_of(signal) == use, "the use of signal " + std::to_string(signal));
+    }
+  }));
+}
 
 TEST_CASE("an exception in the middle of a job leaves nothing", "[hosts]") {
   const TempDirectory place;
