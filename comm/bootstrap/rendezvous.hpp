@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "comm/bootstrap/closed_in_children.hpp"
 #include "comm/bootstrap/connection.hpp"
 #include "comm/bootstrap/environment.hpp"
 #include "comm/bootstrap/tcp.hpp"
@@ -28,12 +29,15 @@ Status check_name(const std::string& name);
 class Listener {
  public:
   explicit Listener(transport::UniqueFd socket, std::shared_ptr<void> directory_lock = {})
-      : directory_lock_(std::move(directory_lock)), socket_(std::move(socket)) {}
+      : directory_lock_(std::move(directory_lock)),
+        socket_(std::move(socket)),
+        in_children_(socket_.get()) {}
   int fd() const { return socket_.get(); }
 
  private:
   std::shared_ptr<void> directory_lock_;  // released after the socket
   transport::UniqueFd socket_;
+  ClosedInChildren in_children_;  // a child that outlives this process must not keep the port open
 };
 
 /// One meeting place. One thread: a name that is not known yet is resolved while the ranks meet.

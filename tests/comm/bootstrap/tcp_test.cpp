@@ -12,11 +12,14 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <random>
+#include <thread>
 
 #include "comm/bootstrap/bootstrap.hpp"
 #include "comm/bootstrap/host.hpp"
@@ -430,6 +433,43 @@ TEST_CASE("over TCP a connection that is reset while the ranks meet proves no en
   REQUIRE(setsockopt(one.fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once) == 0);
   one.fd.reset();
   testing::require_all_ok(gang.join());
+}
+
+TEST_CASE("a child that is forked while ranks meet does not keep the port open", "[tcp]") {
+  const int port = free_port();
+  int ends[2];
+  REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
+  ForkGang gang(1, [&](int, Link& link) {
+    const std::thread meeting(
+        [&] { (void)Bootstrap::meet(tcp_identity(0, 2, port), "world", kLong); });
+    const UniqueFd caller = connect_to_loopback(port);
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(60);
+      const pid_t own = getpid();
+      expect(write(ends[1], &own, sizeof own) == sizeof own, "write");
+      while (true) pause();
+    }
+    link.await("never");
+  });
+  pid_t child = -1;
+  REQUIRE(read(ends[0], &child, sizeof child) == sizeof child);
+  // Not await_end(): the child has this rank's link, too.
+  const UniqueFd rank(static_cast<int>(syscall(SYS_pidfd_open, gang.pid(0), 0)));
+  gang.kill(0, SIGKILL);
+  pollfd ended{rank.get(), POLLIN, 0};
+  REQUIRE(poll(&ended, 1, 30'000) == 1);
+  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  CHECK(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0);
+  CHECK(errno == ECONNREFUSED);
+  kill(child, SIGKILL);
+  close(ends[0]);
+  close(ends[1]);
+  (void)gang.join();
 }
 
 TEST_CASE("ranks share a host that have one kernel and one network namespace", "[tcp]") {

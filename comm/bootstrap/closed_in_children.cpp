@@ -1,5 +1,5 @@
 // See closed_in_children.hpp.
-#include "comm/control/closed_in_children.hpp"
+#include "comm/bootstrap/closed_in_children.hpp"
 
 #include <unistd.h>
 
