@@ -408,11 +408,11 @@ def no_threads(rank, ranks):
 
 def aborted(rank, ranks):
     """Even torch's wrapper, which TORCH_DISTRIBUTED_DEBUG=DETAIL adds, says why."""
-    dist.barrier()
-    if rank == 0:
-        backend().abort()
-    gc.collect()
     with refused("aborted"):
+        dist.barrier()  # may be where the other rank learns of it
+        if rank == 0:
+            backend().abort()
+        gc.collect()
         for _ in range(2):
             dist.all_reduce(torch.ones(3))
 
@@ -958,6 +958,7 @@ def layouts(rank, ranks):
             same(x, total(ranks, 240).reshape(shape))
         for call in (dist.all_reduce, lambda x: dist.broadcast(x, 1), lambda x: dist.reduce(x, 1)):
             with refused(f"dimensions in the order {order}", "in C order"):
+                dist.barrier()  # the error of ranks that are ahead ends what a slow rank is still in
                 call(tensor(rank == 1, dimensions))
                 dist.barrier()  # one that only sends may have ended
             meet_again()
