@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <type_traits>
 #include <utility>
 
@@ -19,6 +20,7 @@ namespace {
 
 constexpr const char* kLibrary = "libpmix.so.2";
 constexpr const char* kKey = "rondo.id";
+constexpr std::chrono::milliseconds kAgain{20};
 
 /// The library's functions.
 struct PmixCalls {
@@ -95,21 +97,30 @@ class Client {
     return {};
   }
 
-  /// Open MPI 4 does not keep to PMIX_TIMEOUT for a rank of another host, so the wait is our own.
+  /// Open MPI 4 does not keep to PMIX_TIMEOUT for a rank of another host, so the wait is our own. On a
+  /// busy machine its server may also answer "not found" before rank 0 has published: that is asked
+  /// again.
   Result<std::string> published(std::chrono::milliseconds timeout) {
     const std::lock_guard lock(mutex_);
-    const pmix_proc_t first = process(0);
-    auto answer = std::make_shared<PmixAnswer>();
-    auto kept =
-        std::make_unique<std::shared_ptr<PmixAnswer>>(answer);  // until it comes, or for ever
-    RONDO_TRY(check("PMIx_Get_nb", calls_.get_nb(&first, kKey, nullptr, 0, take, kept.get())));
-    (void)kept.release();
-    std::unique_lock answer_lock(answer->mutex);
-    if (!answer->came.wait_for(answer_lock, timeout, [&] { return answer->status.has_value(); })) {
-      return Status(Code::kBootstrap, "nothing came within the timeout");
+    const auto deadline = std::chrono::steady_clock::now() + timeout;
+    while (true) {
+      auto answer = std::make_shared<PmixAnswer>();
+      auto kept =
+          std::make_unique<std::shared_ptr<PmixAnswer>>(answer);  // until it comes, or for ever
+      const pmix_proc_t first = process(0);
+      RONDO_TRY(check("PMIx_Get_nb", calls_.get_nb(&first, kKey, nullptr, 0, take, kept.get())));
+      (void)kept.release();
+      std::unique_lock answer_lock(answer->mutex);
+      const bool has_come = answer->came.wait_until(answer_lock, deadline,
+                                                    [&] { return answer->status.has_value(); });
+      if (!has_come) return Status(Code::kBootstrap, "nothing came within the timeout");
+      const auto next = std::chrono::steady_clock::now() + kAgain;
+      if (*answer->status != PMIX_ERR_NOT_FOUND || next >= deadline) {
+        RONDO_TRY(check("PMIx_Get_nb", *answer->status));
+        return answer->text;
+      }
+      std::this_thread::sleep_until(next);
     }
-    RONDO_TRY(check("PMIx_Get_nb", *answer->status));
-    return answer->text;
   }
 
  private:
