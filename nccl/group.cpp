@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <new>
 #include <thread>
 
 namespace rondo::nccl {
@@ -16,13 +17,16 @@ struct CallGroup {
 };
 thread_local CallGroup group;
 
+/// Made at load, because there is no memory for it when it is needed.
+const Status kNoMemory{Code::kResourceExhausted, "out of memory, or of threads"};
+
 /// Creates one communicator, in this thread, which may be one of ours: nothing is thrown.
 Status create(const CommCreation& creation) noexcept {
   auto made = [&]() noexcept -> Result<std::optional<Communicator>> {
     try {
       return creation.create();
-    } catch (const std::exception& error) {
-      return Status(Code::kResourceExhausted, error.what());
+    } catch (...) {
+      return kNoMemory;
     }
   }();
   Status status = made.ok() ? Status() : made.status();
@@ -50,28 +54,41 @@ struct Chain {
   }
 };
 
-std::vector<std::shared_ptr<Chain>> chains_of(std::vector<CommCreation> creations) {
+std::vector<std::shared_ptr<Chain>> chains_of(const std::vector<CommCreation>& creations) {
   std::vector<std::shared_ptr<Chain>> chains;
-  for (CommCreation& creation : creations) {
+  for (const CommCreation& creation : creations) {
     const auto same = std::find_if(chains.begin(), chains.end(), [&](const auto& chain) {
       return creation.parent != nullptr && chain->creations.front().parent == creation.parent;
     });
     const auto chain =
         same == chains.end() ? chains.emplace_back(std::make_shared<Chain>()) : *same;
-    chain->creations.push_back(std::move(creation));
+    chain->creations.push_back(creation);
   }
   return chains;
 }
 
-/// All beside each other, because one may wait for another. Blocking ones have ended on return.
-ncclResult_t create_all(std::vector<CommCreation> creations) {
-  const auto chains = chains_of(std::move(creations));
+/// Who waits for a communicator, ncclCommDestroy() for example, learns that there is none.
+void fail(const std::vector<CommCreation>& creations) {
+  for (const CommCreation& creation : creations) {
+    if (creation.comm != nullptr) creation.comm->created(kNoMemory);
+  }
+}
+
+/// All at the same time, because one may wait for another. Blocking ones have ended on return.
+ncclResult_t create_all(const std::vector<CommCreation>& creations) {
+  std::vector<std::shared_ptr<Chain>> chains;
+  std::vector<std::jthread> threads;
+  try {
+    chains = chains_of(creations);
+    threads.reserve(chains.size());
+  } catch (const std::bad_alloc&) {
+    fail(creations);
+    return report(kNoMemory);
+  }
   if (chains.size() == 1 && chains.front()->blocks()) {
     chains.front()->run();
     return report(chains.front()->status);
   }
-  std::vector<std::jthread> threads;  // joined also if an exception ends this call
-  threads.reserve(chains.size());
   bool in_background = false;
   for (const auto& chain : chains) {
     try {
@@ -82,12 +99,9 @@ ncclResult_t create_all(std::vector<CommCreation> creations) {
         thread.detach();  // it owns what it uses
         in_background = true;
       }
-    } catch (const std::exception& error) {
-      chain->status = {Code::kResourceExhausted,
-                       std::string("a thread cannot start: ") + error.what()};
-      for (const CommCreation& it : chain->creations) {
-        if (it.comm != nullptr) it.comm->created(chain->status);
-      }
+    } catch (const std::exception&) {  // out of threads, or of memory
+      chain->status = kNoMemory;
+      fail(chain->creations);
     }
   }
   for (std::jthread& thread : threads) thread.join();
@@ -113,7 +127,7 @@ Status submit(Result<NcclCall> operation) {
 }
 
 ncclResult_t submit(std::vector<CommCreation> creations) {
-  if (!in_group()) return create_all(std::move(creations));
+  if (!in_group()) return create_all(creations);
   std::move(creations.begin(), creations.end(), std::back_inserter(group.creations));
   return ncclSuccess;
 }
@@ -145,7 +159,7 @@ ncclResult_t end() {
     return report(taken->error);
   }
   ncclResult_t created = ncclSuccess;
-  if (!taken->creations.empty()) created = create_all(std::move(taken->creations));
+  if (!taken->creations.empty()) created = create_all(taken->creations);
   if (created != ncclSuccess && created != ncclInProgress) return created;
   const Status status = taken->operations.size() == 1
                             ? run(taken->operations.front())
