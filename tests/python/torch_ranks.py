@@ -845,6 +845,9 @@ def bad_input(rank, ranks):
                         (torch.ones(3), dist.ReduceOp.BAND, "band")):
         with refused(part):
             dist.all_reduce(x, op)
+    for dtype, factor in ((torch.int32, 0.5), (torch.int8, 300.0), (torch.float32, 1e39)):
+        with refused("a factor of"):
+            dist.all_reduce(torch.ones(3, dtype=dtype), dist._make_nccl_premul_sum(factor))
     with refused("meta"):  # torch itself asks no backend for such tensors
         backend().allreduce([torch.empty(3, device="meta")], dist.AllreduceOptions())
     if rank == 0:  # the root's own; the others are not yet in the call

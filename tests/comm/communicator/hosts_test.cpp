@@ -179,6 +179,19 @@ TEST_CASE("averages of integers are exact over several hosts") {
                 "all_reduce");
       expect(out == std::vector<int32_t>(count, std::numeric_limits<int32_t>::max() - 1),
              "average " + std::to_string(out[0]));
+      std::vector<int32_t> all(3 * count, in[0]);
+      std::ranges::fill(out, 0);
+      expect_ok(
+          comm.reduce_scatter(all.data(), out.data(), count, DataType::kInt32, ReduceOp::kAvg),
+          "reduce_scatter");
+      expect(out == std::vector<int32_t>(count, std::numeric_limits<int32_t>::max() - 1),
+             "reduce_scatter's average " + std::to_string(out[0]));
+      std::ranges::fill(out, 0);
+      expect_ok(comm.reduce(in.data(), out.data(), count, DataType::kInt32, 2, ReduceOp::kAvg),
+                "reduce");
+      expect(comm.rank() != 2 ||
+                 out == std::vector<int32_t>(count, std::numeric_limits<int32_t>::max() - 1),
+             "reduce's average " + std::to_string(out[0]));
       const Status refused =
           comm.all_reduce(in.data(), out.data(), count, DataType::kInt32, ReduceOp::kAvg,
                           {.algorithm = Algorithm::kHierarchical});
