@@ -67,7 +67,7 @@ std::vector<std::shared_ptr<Chain>> chains_of(const std::vector<CommCreation>& c
   return chains;
 }
 
-/// Who waits for a communicator, ncclCommDestroy() for example, learns that there is none.
+/// Ends the wait for these communicators, in ncclCommDestroy() for example, with an error.
 void fail(const std::vector<CommCreation>& creations) {
   for (const CommCreation& creation : creations) {
     if (creation.comm != nullptr) creation.comm->created(kNoMemory);

@@ -16,8 +16,8 @@ namespace rondo::comm {
 class Reconnector {
  public:
   virtual ~Reconnector() = default;
-  /// A new authenticated connection to the agent in the process of `rank`, or nullopt if there is none
-  /// yet. The first call starts the attempts.
+  /// A new authenticated connection to the agent in the process of `rank`, or nullopt until it is
+  /// made. The first call starts the attempts.
   virtual std::optional<Connection> reconnect(int rank) = 0;
   /// Whether the process of `rank` is proved to have ended. If false, it may live.
   virtual bool has_ended(int rank) = 0;
