@@ -355,7 +355,7 @@ Communicator::Impl::~Impl() {
   if (is_copy() || process_.pid != getpid()) {  // clone() alone calls no handlers
     // The threads and the place on the board are the parent's, and what waits for threads would wait
     // for ever, so these parts stay.
-    static auto* left_alone = new std::vector<std::shared_ptr<void>>;
+    static auto* left_alone = new std::vector<std::shared_ptr<const void>>;
     left_alone->push_back(std::move(queue_));
     left_alone->push_back(std::move(progress_));
     left_alone->push_back(std::move(runner_));

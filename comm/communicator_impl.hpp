@@ -17,7 +17,6 @@
 #include "comm/base/this_process.hpp"
 #include "comm/board/board.hpp"
 #include "comm/bootstrap/bootstrap.hpp"
-#include "comm/bootstrap/closed_in_children.hpp"
 #include "comm/bootstrap/roll_call.hpp"
 #include "comm/control/agent.hpp"
 #include "comm/control/endings.hpp"
@@ -55,13 +54,6 @@ struct Group {
   void end(const Status& status) const;
 };
 
-/// The port by which other hosts see that this process lives.
-struct LifePort {
-  explicit LifePort(ListeningPort place) : at(std::move(place)), in_children(at.socket->get()) {}
-  ListeningPort at;
-  ClosedInChildren in_children;
-};
-
 /// What a communicator takes over from the one that it is made from.
 struct Parent {
   std::optional<AgreedLinks> links{};            // else as Config says
@@ -71,9 +63,9 @@ struct Parent {
   bool named = false;              // the title is the caller's, and errors begin with it
   std::string place{};             // where to meet; else as Config says
   std::shared_ptr<const transport::UniqueFd> listening{};  // Identity::listening
-  std::shared_ptr<LifePort> life_port{};                   // else one of its own
-  /// Not null: where a communicator goes whose last exchange has ended with a death, so that other
-  /// ranks may have it.
+  std::shared_ptr<const ListeningPort> life_port{};        // else one of its own
+  /// Not null: where a communicator goes whose last exchange has failed, because a rank has ended or
+  /// did not answer, so that other ranks may have it.
   std::unique_ptr<Communicator::Impl>* undecided = nullptr;
   Status refused{};  // not ok: this rank only comes to the meeting to say so
 };
@@ -214,7 +206,9 @@ class Communicator::Impl {
   /// This rank's part of what is left: `members`, by their ranks here.
   Result<std::unique_ptr<Impl>> make_remainder(const comm::Muster& muster, uint64_t number,
                                                comm::Endings& endings,
-                                               std::chrono::milliseconds patience);
+                                               std::chrono::milliseconds left);
+  /// Of shrink() number `number`, without the leader's number.
+  std::string roll_call_name(uint64_t number) const;
   /// Whether others have got communicator `number` of shrink() without this rank: then the error.
   Status check_left_out(uint64_t number, std::chrono::steady_clock::time_point began) const;
   /// What every rank wants of a split, in the host's memory.
@@ -262,7 +256,7 @@ class Communicator::Impl {
   std::vector<int> former_ranks_;           // of one that shrink() has made
   // Over TCP: where this rank listens, also in the communicators that shrink() makes from this one. A
   // rank that is left out of these must not take this one for ended.
-  std::shared_ptr<comm::LifePort> life_port_;
+  std::shared_ptr<const comm::ListeningPort> life_port_;
   comm::Identity identity_;           // with which it has met
   bool is_at_last_exchange_ = false;  // of setting it up
   std::unique_ptr<Impl> undecided_;   // by shrink(): other ranks may have got it

@@ -150,7 +150,7 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::come(const Confi
     identity->listening = parent.listening;
     identity->is_kept_place = true;
   }
-  if (parent.life_port) identity->own_port = parent.life_port->at;
+  if (parent.life_port) identity->own_port = *parent.life_port;
   auto bootstrap = comm::Bootstrap::meet(*identity, settled.name, settled.bootstrap_timeout,
                                          parent.interrupt, parent.failing);
   RONDO_TRY(bootstrap.status());
@@ -170,9 +170,9 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::come(const Confi
   if (status.ok()) return impl;
   return base::guarded([&] {
     (impl ? impl->bootstrap_ : *bootstrap).fail(status);
-    const bool has_died = status.code() == Code::kPeerDied;
-    if (has_died && parent.undecided != nullptr && impl && impl->is_at_last_exchange_) {
-      (void)impl->board_->propose(status);
+    const bool may_exist = status.code() == Code::kPeerDied || status.code() == Code::kTimeout;
+    if (may_exist && parent.undecided != nullptr && impl && impl->is_at_last_exchange_) {
+      (void)impl->board_->propose({Code::kPeerDied, status.message()});
       // Ranks that have passed this exchange learn of the error, and that this rank lives.
       (void)base::guarded([&] { return impl->start_agent(); });
       impl->bootstrap_.close_sockets();
@@ -189,7 +189,7 @@ Status Communicator::Impl::set_up(const comm::Parent& parent) {
   life_port_ = parent.life_port;
   if (life_port_ == nullptr && bootstrap_.listening() != nullptr) {
     const comm::RankHost& own = bootstrap_.places()[static_cast<size_t>(bootstrap_.rank())];
-    life_port_ = std::make_shared<comm::LifePort>(comm::ListeningPort{
+    life_port_ = std::make_shared<const comm::ListeningPort>(comm::ListeningPort{
         .socket = bootstrap_.listening(), .address = own.address, .port = own.port});
   }
   auto memory = RONDO_TRY(comm::reach_peers(bootstrap_, introduced));

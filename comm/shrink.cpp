@@ -3,10 +3,11 @@
 // ends in the second phase, both are repeated.
 //
 // Whether such a communicator exists is decided where a rank passes the last exchange of setting it up.
-// A rank in which this exchange ended with a death cannot know whether others passed it. It keeps what
-// it has set up, and comes to the next roll call: one that passed marks its row of the old board
-// (RankState::shrunk), and then the communicator exists, with a dead member, on both. If none did,
-// all of them come to the roll call.
+// A rank in which this exchange ended with a death, or with its limit, cannot know whether others passed
+// it. It keeps what it has set up, and comes to the next roll call. If none passed, all of them come
+// there. One that passed marks its row of the old board (RankState::shrunk), and then the communicator
+// exists, with a dead member, on both. The mark does not reach a host whose agent has ended; but the
+// rank that passed calls the roll of the new communicator, at the same places.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,6 +32,10 @@ constexpr milliseconds kShortAttempt{1000}, kLongAttempt{10'000};
 
 }  // namespace
 
+std::string Communicator::Impl::roll_call_name(uint64_t number) const {
+  return fmt::format("shrink-{:016x}-{}", token_, number);
+}
+
 Status Communicator::Impl::check_left_out(uint64_t number,
                                           std::chrono::steady_clock::time_point began) const {
   for (int r = 0; r < size(); ++r) {
@@ -46,15 +51,18 @@ Status Communicator::Impl::check_left_out(uint64_t number,
 }
 
 Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::make_remainder(
-    const comm::Muster& muster, uint64_t number, comm::Endings& endings, milliseconds patience) {
+    const comm::Muster& muster, uint64_t number, comm::Endings& endings, milliseconds left) {
   const std::vector<int>& members = muster.members;
   Config config = config_;
   config.world_size = static_cast<int>(members.size());
   config.rank = static_cast<int>(std::ranges::find(members, rank()) - members.begin());
   config.name = fmt::format("shrunk-{:016x}-{}", muster.nonce, number);
-  // An attempt that misses a member ends while there is time for another one.
-  config.bootstrap_timeout =
-      std::min(config_.bootstrap_timeout, std::clamp(patience / 4, kShortAttempt, kLongAttempt));
+  // An attempt that misses a member ends while there is time for another one. The last one takes as
+  // long as it needs.
+  if (left > kShortAttempt) {
+    config.bootstrap_timeout =
+        std::min(config_.bootstrap_timeout, std::clamp(left / 4, kShortAttempt, kLongAttempt));
+  }
   const auto check_members = [&] {
     for (const int member : members) {
       if (!endings.is_known(member) && !endings.is_lost(member)) continue;
@@ -113,7 +121,7 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::shrink(milliseco
   identity->listening = bootstrap_.listening();
   const comm::RollCall call{
       .identity = std::move(*identity),
-      .name = fmt::format("shrink-{:016x}-{}", token_, number),
+      .name = roll_call_name(number),
       .patience = patience,
       .began = began,
       .place = [this](int leader) { return bootstrap_.meeting_place(leader); },
@@ -121,20 +129,27 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::shrink(milliseco
       .is_lost = [&endings](int r) { return endings.is_lost(r); },
       // A rank of this host marks the board that this rank reads, also if it ends after that.
       .is_unseen = [this](int r) { return !board_->is_local(r); },
-      .interrupt = [&] { return check_left_out(number, began); }};
+      .exists = [&] { return undecided_ && !check_left_out(number, began).ok(); },
+      .is_next =
+          [this](std::string_view name) {
+            return undecided_ && name.starts_with(undecided_->roll_call_name(1) + "-");
+          },
+      .interrupt = [&] { return undecided_ ? Status() : check_left_out(number, began); }};
   // Every further turn follows a death or a lost connection.
   Status failed;
-  const auto has_time = [&] { return std::chrono::steady_clock::now() - began < patience; };
+  const auto left = [&] {
+    return std::chrono::duration_cast<milliseconds>(began + patience -
+                                                    std::chrono::steady_clock::now());
+  };
+  const auto has_time = [&] { return left() > milliseconds(0); };
   for (int turn = 0; turn <= size() || has_time(); ++turn) {
-    auto muster = call_roll(call);
-    const bool exists = undecided_ != nullptr && !check_left_out(number, began).ok();
-    if (exists) {
+    const auto muster = RONDO_TRY(call_roll(call));
+    if (!muster) {
       mark();
       return std::move(undecided_);
     }
-    if (!muster.ok()) return muster.status();
     undecided_.reset();
-    auto made = make_remainder(*muster, number, endings, patience);
+    auto made = make_remainder(*muster, number, endings, left());
     if (made.ok()) {
       mark();
       return made;

@@ -81,11 +81,11 @@ class Acceptor {
         return Status(status.code(), name_here() + ": " + status.message());
       });
     }
-    if (!status.ok()) {
+    if (!status.ok() && !meeting_.facts.is_over) {
       tell_all(status);
       if (!is_doomed_) tell_late_ones(status);
-      return status;
     }
+    RONDO_TRY(status);
     peers_.erase(peers_.begin());
     return std::move(peers_);
   }
@@ -225,7 +225,7 @@ class Acceptor {
         if (error == EMFILE || error == ENFILE) {
           // The kernel reports it also when no connection waits.
           pollfd waiting{listener_.fd(), POLLIN, 0};
-          if (poll(&waiting, 1, 0) == 0) return {};
+          if (poll(&waiting, 1, 0) <= 0) return {};
           if (pending_.drop_one()) continue;
         }
         return system_status("rank 0 cannot accept another rank", error);
@@ -291,8 +291,6 @@ class Acceptor {
                    "all ranks");
         return {};
       case HelloVerdict::kName:
-        (void)connection.send(FrameKind::kOtherName, 0, {}, {}, steady_clock::now());
-        return {};
       case HelloVerdict::kAccept:
       case HelloVerdict::kWorldSize:
         break;
@@ -303,6 +301,11 @@ class Acceptor {
                           steady_clock::now());
     const FrameKeys keys = frame_keys(hello, pending.challenge, expected_.key, true);
     connection.trust(kMaxBlobBytes, meeting_.rendezvous.is_tcp() ? &keys : nullptr);
+    if (verdict == HelloVerdict::kName) {
+      (void)connection.send(FrameKind::kOtherName, 0, meeting_.name, {}, steady_clock::now());
+      if (meeting_.on_other_name != nullptr) (*meeting_.on_other_name)(unpack_name(hello.name));
+      return {};
+    }
     if (verdict == HelloVerdict::kAccept) {
       return add_peer(hello, pending.visible_pid, std::move(connection));
     }

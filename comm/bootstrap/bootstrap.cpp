@@ -112,7 +112,7 @@ class Bootstrap::Impl {
     if (own.socket == nullptr) {
       auto listener = listen_anywhere(interface->address);
       if (!listener.ok()) return star_->fail(listener.status());
-      own = {.socket = std::make_shared<const UniqueFd>(std::move(listener->socket)),
+      own = {.socket = share_closed_in_children(std::move(listener->socket)),
              .address = interface->address,
              .port = listener->port};
     }

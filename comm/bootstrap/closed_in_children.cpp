@@ -47,4 +47,14 @@ void ClosedInChildren::end() {
   std::erase(descriptors().all, std::exchange(fd_, -1));
 }
 
+std::shared_ptr<const transport::UniqueFd> share_closed_in_children(transport::UniqueFd fd) {
+  struct SharedDescriptor {
+    explicit SharedDescriptor(transport::UniqueFd it) : fd(std::move(it)), in_children(fd.get()) {}
+    transport::UniqueFd fd;
+    ClosedInChildren in_children;  // ends first
+  };
+  auto kept = std::make_shared<const SharedDescriptor>(std::move(fd));
+  return {kept, &kept->fd};
+}
+
 }  // namespace rondo::comm

@@ -2,6 +2,10 @@
 // them, and may outlive its parent: a data loader's workers do where the parent is killed.
 #pragma once
 
+#include <memory>
+
+#include "transport/memory/unique_fd.hpp"
+
 namespace rondo::comm {
 
 /// As long as it exists, a child that this process forks closes its copy of a descriptor at once.
@@ -18,5 +22,8 @@ class ClosedInChildren {
  private:
   int fd_;
 };
+
+/// The descriptor, which children close as long as it is open.
+std::shared_ptr<const transport::UniqueFd> share_closed_in_children(transport::UniqueFd fd);
 
 }  // namespace rondo::comm

@@ -257,7 +257,7 @@ Result<std::optional<Joined>> Connector::wait_for_welcome(PeerConnection host) {
   proven_ = false;
   auto first = next_frame(host);
   if (!first.ok()) return first.status();
-  if (!*first || (*first)->kind == FrameKind::kOtherName) return std::optional<Joined>();
+  if (!*first) return std::optional<Joined>();
   if (!is_proof(**first)) {
     RONDO_TRY(suspect(explain_unproved(**first), steady_clock::now()));
     return std::optional<Joined>();
@@ -274,6 +274,10 @@ Result<std::optional<Joined>> Connector::wait_for_welcome(PeerConnection host) {
   if (frame.kind == FrameKind::kError) {
     meeting_.facts.heard = true;
     return unpack_status(frame.payload);
+  }
+  if (frame.kind == FrameKind::kOtherName) {
+    if (meeting_.on_other_name != nullptr) (*meeting_.on_other_name)(frame.payload);
+    return std::optional<Joined>();
   }
   if (frame.kind == FrameKind::kWelcome) {
     return std::optional<Joined>(

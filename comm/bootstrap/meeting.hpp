@@ -6,6 +6,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/bootstrap/connection.hpp"
@@ -28,6 +29,7 @@ struct PeerConnection {
 struct MeetingFacts {
   bool is_seen = false;  // rank 0 has this rank's hello: it notices if this rank leaves
   bool heard = false;    // the failure is another rank's, which has reported it
+  bool is_over = false;  // set by the interrupt: rank 0 closes its connections without a word
 };
 
 /// Whether a roll call waits for that rank.
@@ -44,6 +46,9 @@ struct Meeting {
   /// (roll_call.hpp): rank 0 takes the ranks that come, until no other is needed, at the deadline at
   /// the latest; and the others know that the place is rank 0's own, however late it comes there.
   const IsNeeded* is_needed = nullptr;
+  /// Null, or told the name of another meeting of this job that was found at the place: the one that
+  /// rank 0 holds there, or that a rank came for.
+  const std::function<void(std::string_view name)>* on_other_name = nullptr;
 
   /// How messages call the ranks, where these are not their numbers here.
   std::span<const int> numbers{};

@@ -54,14 +54,15 @@ class Caller {
         ranks_(call.identity.world_size),
         is_late_(static_cast<size_t>(ranks_)) {}
 
-  Result<Muster> run() {
-    if (ranks_ == 1) return found({});  // it meets nobody, and may have no place for that
-    for (int leader = 0; leader < rank_; ++leader) {
+  Result<std::optional<Muster>> run() {
+    if (ranks_ == 1)
+      return std::optional(found({}));  // it meets nobody, and may have no place for that
+    for (int leader = 0; leader < rank_ && !exists_; ++leader) {
       if (is_absent(leader)) continue;
       auto muster = follow(leader);
-      if (!muster.ok()) return muster.status();
-      if (*muster) return std::move(**muster);
+      if (!muster.ok() || *muster) return muster;
     }
+    if (exists_) return std::optional<Muster>();
     return lead();
   }
 
@@ -79,21 +80,29 @@ class Caller {
   }
   std::string name_for(int leader) const { return call_.name + "-" + std::to_string(leader); }
 
+  /// Not ok: this roll call is over.
+  Status check(MeetingFacts& facts) {
+    exists_ = exists_ || call_.exists();
+    if (!exists_) return call_.interrupt();
+    facts.is_over = true;  // the others find out by themselves
+    return {Code::kPeerDied, "the communicator of an earlier turn exists"};
+  }
+
   bool is_absent(int rank) const { return call_.has_ended(rank) || call_.is_lost(rank); }
 
-  /// Nothing: that leader has ended, or does not come.
+  /// Nothing: that leader has ended, or does not come, or exists_.
   Result<std::optional<Muster>> follow(int leader) {
     const Identity identity = identity_for(leader);
     const std::string name = name_for(leader);
     auto rendezvous = Rendezvous::resolve(identity, name);
     if (!rendezvous.ok()) return rendezvous.status();
     Status broken_off;
+    MeetingFacts facts;
     const Interrupt interrupt = [&] {
-      broken_off = call_.interrupt();
+      broken_off = check(facts);
       if (broken_off.ok() && is_absent(leader)) return Status(Code::kPeerDied, "ended");
       return broken_off;
     };
-    MeetingFacts facts;
     const IsNeeded nobody = [](int) { return false; };
     const auto until = steady_clock::now() + call_.patience;
     const auto join = [&] {
@@ -104,7 +113,8 @@ class Caller {
                            .timeout = std::max(left, milliseconds(1)),
                            .interrupt = interrupt,
                            .facts = facts,
-                           .is_needed = &nobody});
+                           .is_needed = &nobody,
+                           .on_other_name = &on_other_name_});
     };
     auto joined = join();
     // A connection that was lost is no proof that the leader has ended: this rank comes again.
@@ -119,6 +129,7 @@ class Caller {
       return Status(Code::kBootstrap,
                     "rank " + std::to_string(leader) + " sent a roll call that makes no sense");
     }
+    if (exists_) return std::optional<Muster>();
     RONDO_TRY(broken_off);
     const Status& why = joined.status();
     if (facts.heard) return why;
@@ -128,7 +139,7 @@ class Caller {
     return std::optional<Muster>();
   }
 
-  Result<Muster> lead() {
+  Result<std::optional<Muster>> lead() {
     const Identity identity = identity_for(rank_);
     const std::string name = name_for(rank_);
     auto rendezvous = Rendezvous::resolve(identity, name);
@@ -138,16 +149,19 @@ class Caller {
       const int rank = from_meeting(in_meeting, rank_);
       return !is_late_[static_cast<size_t>(rank)] && !is_absent(rank);
     };
+    const Interrupt interrupt = [&] { return check(facts); };
     auto come = host_meeting({.identity = identity,
                               .name = name,
                               .rendezvous = *rendezvous,
                               .timeout = call_.patience,
-                              .interrupt = call_.interrupt,
+                              .interrupt = interrupt,
                               .facts = facts,
-                              .is_needed = &is_needed});
+                              .is_needed = &is_needed,
+                              .on_other_name = &on_other_name_});
+    Status decided = check(facts);
+    if (exists_) return std::optional<Muster>();
     if (!come.ok()) return come.status();
     const Muster muster = found(*come);
-    Status decided = call_.interrupt();
     if (decided.ok()) decided = check_majority(muster.members);
     for (PeerConnection& peer : *come) {
       if (peer.rank < 0) continue;
@@ -157,7 +171,7 @@ class Caller {
                                  steady_clock::now() + kSendLimit);
     }
     RONDO_TRY(decided);
-    return muster;
+    return std::optional(muster);
   }
 
   /// This rank and those that have come to it.
@@ -221,10 +235,14 @@ class Caller {
   const RollCall& call_;
   const int rank_, ranks_;
   std::vector<bool> is_late_;  // did not come to lead
+  bool exists_ = false;        // the communicator that is undecided here
+  const std::function<void(std::string_view)> on_other_name_ = [this](std::string_view name) {
+    exists_ = exists_ || call_.is_next(name);
+  };
 };
 
 }  // namespace
 
-Result<Muster> call_roll(const RollCall& call) { return Caller(call).run(); }
+Result<std::optional<Muster>> call_roll(const RollCall& call) { return Caller(call).run(); }
 
 }  // namespace rondo::comm

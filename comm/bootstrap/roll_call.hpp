@@ -11,12 +11,18 @@
 // that has ended on another host counts too: it may have made a communicator with others, unseen by
 // this host, before it ended. If two ranks have not ended, neither decides alone. A lost connection
 // is no proof that a rank has ended.
+//
+// A rank may keep a communicator of which it does not know whether others have it. One that has it
+// does not come to this roll call, but to that of the new communicator. Where the two roll calls meet
+// at one place, each side learns the other's name, and the communicator exists.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/bootstrap/connection.hpp"
@@ -44,6 +50,10 @@ struct RollCall {
   std::function<bool(int rank)> is_lost;
   /// Whether that rank can make a communicator with others without `interrupt` knowing at once.
   std::function<bool(int rank)> is_unseen;
+  /// Whether another rank is known to have the communicator that is undecided here.
+  std::function<bool()> exists;
+  /// Whether that is the name of a roll call of the communicator that is undecided here.
+  std::function<bool(std::string_view name)> is_next;
   /// Ends the roll call with its status, if that is not ok.
   Interrupt interrupt;
 };
@@ -53,8 +63,8 @@ struct Muster {
   uint64_t nonce = 0;        // the leader's; of no other decision
 };
 
-/// Blocks for patience, and two seconds more, for each leader that does not come. kTimeout: the ranks
-/// that came are too few to go on.
-Result<Muster> call_roll(const RollCall& call);
+/// Blocks for patience, and two seconds more, for each leader that does not come. Nothing: the
+/// communicator that is undecided here exists. kTimeout: the ranks that came are too few to go on.
+Result<std::optional<Muster>> call_roll(const RollCall& call);
 
 }  // namespace rondo::comm

@@ -169,7 +169,7 @@ Result<std::string> begin_place(const std::string& host, comm::ChosenPlace& plac
   if (!interface.ok()) return begin + "- 0";
   auto listener = comm::listen_anywhere(interface->address);
   if (!listener.ok()) return listener.status();
-  place.listening = std::make_shared<const UniqueFd>(std::move(listener->socket));
+  place.listening = comm::share_closed_in_children(std::move(listener->socket));
   return begin + interface->address + " " + std::to_string(listener->port);
 }
 

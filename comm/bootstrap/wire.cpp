@@ -89,6 +89,10 @@ std::array<char, 64> pack_name(std::string_view name) {
   return packed;
 }
 
+std::string_view unpack_name(const std::array<char, 64>& packed) {
+  return {packed.data(), strnlen(packed.data(), packed.size())};
+}
+
 Digest pack_job(std::string_view id) { return id.empty() ? Digest{} : key_of(id); }
 
 void prove(Hello& hello, const Challenge& challenge, const Digest& key) {

@@ -66,7 +66,7 @@ static_assert(sizeof(Hello) == 200 && offsetof(Hello, name) == 40 && offsetof(He
 
 inline constexpr uint64_t kChallengeMagic = 0x65676e6c68436f52;  // "RoChlnge"
 inline constexpr uint64_t kHelloMagic = 0x6f6c6c65486f6452;      // "RdoHello"
-inline constexpr uint32_t kProtocolVersion = 4;
+inline constexpr uint32_t kProtocolVersion = 5;
 
 /// The key of the proofs; also for a job without a secret.
 Digest key_of(std::string_view secret);
@@ -75,6 +75,7 @@ Digest derive_key(const Digest& key, std::string_view purpose);
 
 Challenge make_challenge();
 std::array<char, 64> pack_name(std::string_view name);
+std::string_view unpack_name(const std::array<char, 64>& packed);
 /// Of an empty id: zeros.
 Digest pack_job(std::string_view id);
 /// Fills in the nonce and the proof. REQUIRES: the rest of the hello is complete.
@@ -129,7 +130,8 @@ enum class FrameKind : uint16_t {
   kGatherFds = 6,  // to rank 0: 0 or 1 descriptors; from rank 0: payload: one byte per rank of a
                    // batch, 1: descriptor present
   kProof = 7,      // rank 0: it accepts the hello; payload: its counter_proof()
-  kOtherName = 8,  // rank 0: it is collecting another communicator's ranks
+  kOtherName = 8,  // rank 0, after its proof: it is collecting the ranks of the communicator that
+                   // the payload names
   kControl = 9,    // between hosts, after the meeting; the payload is opaque here
 };
 inline constexpr uint16_t kLastKind = 9;

@@ -1,0 +1,84 @@
+// The roll call of shrink(), by its parts; the whole is tested with communicators (shrink_test.cpp).
+#include "comm/bootstrap/roll_call.hpp"
+
+#include "comm/bootstrap/closed_in_children.hpp"
+#include "comm/bootstrap/tcp.hpp"
+#include "tests/comm/bootstrap/meeting_helpers.hpp"
+#include "tests/harness/catch.hpp"
+
+namespace rondo {
+namespace {
+
+using testing::expect;
+using testing::expect_eq;
+
+/// One port for each rank.
+std::vector<comm::ListeningPort> open_ports(int ranks) {
+  std::vector<comm::ListeningPort> ports;
+  for (int rank = 0; rank < ranks; ++rank) {
+    auto listener = comm::listen_anywhere("127.0.0.1");
+    expect(listener.ok(), listener.status().to_string());
+    ports.push_back({.socket = comm::share_closed_in_children(std::move(listener->socket)),
+                     .address = "127.0.0.1",
+                     .port = listener->port});
+  }
+  return ports;
+}
+
+/// Each rank leads at its own place. `next`: the roll call of what is undecided there, or nothing.
+comm::RollCall roll_call(const std::string& name, int rank,
+                         const std::vector<comm::ListeningPort>& ports, const std::string& next) {
+  const std::string own = "tcp://127.0.0.1:";
+  return {.identity = {.rank = rank,
+                       .world_size = static_cast<int>(ports.size()),
+                       .rendezvous = "tcp://127.0.0.1:1",
+                       .secret = "s3cret",
+                       .listening = ports[static_cast<size_t>(rank)].socket},
+          .name = name,
+          .patience = kLong,
+          .began = std::chrono::steady_clock::now(),
+          .place =
+              [&ports, own](int leader) {
+                return own + std::to_string(ports[static_cast<size_t>(leader)].port);
+              },
+          .has_ended = [](int) { return false; },
+          .is_lost = [](int) { return false; },
+          .is_unseen = [](int) { return true; },
+          .exists = [] { return false; },
+          .is_next = [next](std::string_view name_there) { return name_there.starts_with(next); },
+          .interrupt = [] { return Status(); }};
+}
+
+}  // namespace
+
+TEST_CASE("ranks that do not know whether a communicator exists meet those that have it") {
+  constexpr int kRanks = 3;
+  for (unsigned undecided = 1; undecided + 1 < 1u << kRanks; ++undecided) {
+    INFO("undecided ranks, by bits: " << undecided);
+    const auto ports = open_ports(kRanks);
+    testing::require_all_ok(testing::run_ranks(testing::How::kThreads, kRanks, [&](int rank) {
+      if ((undecided >> rank & 1) != 0) {
+        auto before = comm::call_roll(roll_call("before", rank, ports, "after-"));
+        expect(before.ok(), before.status().to_string());
+        expect(!*before, "there was a decision without ranks that have gone on");
+      }
+      auto after = comm::call_roll(roll_call("after", rank, ports, "never-"));
+      expect(after.ok(), after.status().to_string());
+      expect(after->has_value(), "no decision");
+      expect_eq((*after)->members.size(), size_t{kRanks}, "members");
+    }));
+  }
+}
+
+TEST_CASE("a roll call is not disturbed by one of another communicator at its place") {
+  const auto ports = open_ports(2);
+  testing::require_all_ok(testing::run_ranks(testing::How::kThreads, 4, [&](int thread) {
+    const std::string name = thread < 2 ? "one" : "another";
+    auto muster = comm::call_roll(roll_call(name, thread % 2, ports, "never-"));
+    expect(muster.ok(), muster.status().to_string());
+    expect(muster->has_value(), "no decision");
+    expect_eq((*muster)->members.size(), size_t{2}, "members");
+  }));
+}
+
+}  // namespace rondo
