@@ -165,7 +165,9 @@ ssize_t Connection::write_some(msghdr& message) {
     sent = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   } while (sent < 0 && errno == EINTR);
   if (sent >= 0) return sent;
-  return errno == EAGAIN ? 0 : -errno;
+  const int error = errno;
+  if (error == ECONNRESET && !is_unix()) was_reset_ = true;
+  return error == EAGAIN ? 0 : -error;
 }
 
 /// Waits until the socket takes bytes. kTimeout: the deadline.
@@ -276,7 +278,8 @@ Result<bool> Connection::read_some() {
   } while (got < 0 && errno == EINTR);
   if (got < 0 && errno == EAGAIN) return false;
   if (got < 0) return socket_status("recvmsg", errno == ECONNRESET && is_unix() ? EPIPE : errno);
-  if (got == 0) return socket_status("recvmsg", EPIPE);
+  // The kernel says once that a connection was reset, and after that, that it has ended.
+  if (got == 0) return socket_status("recvmsg", was_reset_ ? ECONNRESET : EPIPE);
 
   take_fds(message, fds_);
   if ((message.msg_flags & MSG_CTRUNC) && !trusted_) {

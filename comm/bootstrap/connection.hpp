@@ -119,6 +119,7 @@ class Connection {
   transport::UniqueFd socket_;
   bool trusted_ = false;
   bool is_cut_ = false;               // a frame was sent in part: no other can follow
+  bool was_reset_ = false;            // as a send has learnt
   std::optional<FrameMac> send_mac_;  // nothing: frames have no codes
   std::string queue_;
   size_t queue_start_ = 0;  // of what the socket has not taken

@@ -18,7 +18,7 @@ std::mutex handles_mutex;  // of the handles that this process knows
 
 bool lives(const UniqueFd& pidfd) {
   pollfd ended{pidfd.get(), POLLIN, 0};
-  return poll(&ended, 1, 0) == 0;
+  return poll(&ended, 1, 0) <= 0;  // a signal may interrupt it
 }
 
 }  // namespace

@@ -161,6 +161,14 @@ Status Star::send_all(FrameKind kind, std::string_view payload, std::span<const 
   return {};
 }
 
+/// The error that a frame of `link` has, with its rank.
+Status Star::said_by(const PeerConnection& link, const Frame& frame) {
+  Status why = unpack_status(frame.payload);
+  heard_from_peer_ = true;
+  if (!is_root()) return why;
+  return {why.code(), "rank " + std::to_string(number_of(link.rank)) + ": " + why.message()};
+}
+
 /// Receives this operation's frame from `link`; false: it has not arrived.
 Result<bool> Star::hear(PeerConnection& link, FrameKind kind, Received& into) {
   auto received = link.connection.try_receive();
@@ -174,13 +182,7 @@ Result<bool> Star::hear(PeerConnection& link, FrameKind kind, Received& into) {
   }
   if (!*received) return false;
   Frame& frame = (*received)->frame;
-  if (frame.kind == FrameKind::kError) {
-    Status why = unpack_status(frame.payload);
-    heard_from_peer_ = true;
-    if (!is_root()) return why;
-    return Status(why.code(),
-                  "rank " + std::to_string(number_of(link.rank)) + ": " + why.message());
-  }
+  if (frame.kind == FrameKind::kError) return said_by(link, frame);
   if (frame.kind != kind || frame.sequence != sequence_) {
     return Status(Code::kMismatch, name_of(link) + " is at " + to_string(frame.kind) +
                                        " (exchange " + std::to_string(frame.sequence) + "), rank " +
@@ -258,7 +260,10 @@ Result<std::vector<Connection::Received>> Star::collect(FrameKind kind) {
         }
       }
       if (ended[i] && missing > 0) {
-        const auto why = links_[i].connection.try_receive();
+        auto why = links_[i].connection.try_receive();
+        if (why.ok() && *why && (*why)->frame.kind == FrameKind::kError) {
+          return failed(said_by(links_[i], (*why)->frame));
+        }
         const std::string moment = std::string("during ") + to_string(kind);
         return failed(why.ok() ? Status(Code::kPeerDied, name_of(links_[i]) + " ended " + moment)
                                : lost_peer(name_of(links_[i]), "ended", moment, why.status()));

@@ -94,6 +94,7 @@ class Star {
   Result<std::vector<Received>> collect(FrameKind kind);
   Status await_links(const std::vector<Received*>& come, std::vector<bool>& ended, FrameKind kind,
                      Deadline until);
+  Status said_by(const PeerConnection& link, const Frame& frame);
   Result<bool> hear(PeerConnection& link, FrameKind kind, Received& into);
   Result<std::vector<transport::UniqueFd>> distribute_fds(std::vector<transport::UniqueFd> given,
                                                           int own);

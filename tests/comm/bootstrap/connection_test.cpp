@@ -158,6 +158,25 @@ void go_dark(const Connection& connection) {
   REQUIRE(setsockopt(connection.fd(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0);
 }
 
+TEST_CASE("a connection that was reset shows as such, also where a send was the first to notice",
+          "[connection]") {
+  for (const bool sends : {false, true}) {
+    INFO((sends ? "after a send" : "without a send"));
+    Ends ends(true);
+    const linger at_once{.l_onoff = 1, .l_linger = 0};
+    REQUIRE(setsockopt(ends.b.fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once) == 0);
+    ends.b.close();
+    pollfd come{ends.a.fd(), POLLIN, 0};
+    REQUIRE(poll(&come, 1, 30'000) == 1);
+    if (sends) CHECK(ends.a.try_send(FrameKind::kControl, 0, "late").code() == Code::kPeerDied);
+    for (int again = 0; again < (sends ? 2 : 1); ++again) {
+      const Status status = ends.a.try_receive().status();
+      CHECK(status.code() == Code::kPeerDied);
+      CHECK_THAT(status.message(), testing::contains("the connection was reset"));
+    }
+  }
+}
+
 TEST_CASE("more descriptors to watch than a process may have are named as such", "[connection]") {
   rlimit before{};
   REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
