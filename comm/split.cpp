@@ -1,7 +1,6 @@
 // Communicators made from communicators: the ranks exchange what they want, and each part then
 // meets as a communicator of its own.
 #include <fmt/format.h>
-#include <poll.h>
 
 #include <algorithm>
 #include <chrono>
@@ -20,7 +19,9 @@ using comm::refuse;
 
 namespace {
 
-constexpr std::chrono::milliseconds kUntilDeathIsSeen{50};
+// A killed process's sockets close a little before its end can be seen, and its host's agent has to
+// tell other hosts.
+constexpr std::chrono::milliseconds kUntilDeathIsSeen{500};
 constexpr size_t kMostNameChars = 60;  // the board has 111 for the name and the members
 
 }  // namespace
@@ -122,16 +123,12 @@ void Communicator::Impl::note_failure(const SplitPart& part, const Status& why) 
 /// The cause, where it is known here: a member may have learnt of it from the next one, in the
 /// part's numbers.
 Status Communicator::Impl::explain_failure(const SplitPart& part, const Status& status) {
+  const comm::Interrupt is_known = [&] { return check_members(part); };
+  RONDO_TRY(is_known());
   if (status.code() == Code::kPeerDied) {
-    // A killed process's sockets close a little before its end can be seen.
-    std::vector<pollfd> processes;
-    for (const int member : part.members) {
-      const comm::Peer& peer = bootstrap_.peers()[static_cast<size_t>(member)];
-      processes.push_back({peer.pidfd.get(), POLLIN, 0});
-    }
-    (void)comm::poll_until(processes, std::chrono::steady_clock::now() + kUntilDeathIsSeen);
+    const comm::Deadline until(std::chrono::steady_clock::now() + kUntilDeathIsSeen, &is_known);
+    RONDO_TRY(comm::poll_until({}, until).status());
   }
-  RONDO_TRY(check_members(part));
   if (std::ranges::is_sorted(part.members) && part.members.back() + 1 == part.config.world_size) {
     return status;
   }
