@@ -18,7 +18,7 @@ namespace {
 constexpr std::chrono::minutes kPatience{10};
 
 /// So often a run begins again in one step, although no rank has died.
-constexpr int kMostFruitless = 3;
+constexpr int kMostLosses = 3;
 
 template <class T>
 void copy_to(std::vector<T>& kept, const void* values, size_t count) {
@@ -156,39 +156,46 @@ Status Survivors::shrink(Communicator& communicator, const Status& why, int leas
   std::erase_if(dead, [&](int rank) { return std::ranges::find(left, rank) != left.end(); });
   communicator = std::move(*smaller);
   left_ = std::move(left);
-  fruitless_ = dead.empty() ? fruitless_ + 1 : 0;
-  if (fruitless_ > kMostFruitless) {
-    return Status(Code::kUnavailable,
-                  fmt::format("{}; no rank has died, but connections were lost {} times in one "
-                              "step: check the network between the hosts",
-                              reason, fruitless_));
-  }
+  if (!dead.empty()) losses_in_step_ = losses_ = 0;
+  losses_ += dead.empty() ? 1 : 0;
+  why_ = reason;
+  RONDO_TRY(check_losses(losses_));
   if (std::exchange(goes_on_, false)) deaths_.push_back({.ranks = {}, .after_step = 0, .left = 0});
   // One entry for all that die before the run goes on.
   Death& death = deaths_.back();
   death.ranks.insert(death.ranks.end(), dead.begin(), dead.end());
   std::ranges::sort(death.ranks);
   death.left = static_cast<int>(left_.size());
-  why_ = reason;
   if (communicator.size() >= least) return {};
   return Status(Code::kUnavailable, fmt::format("{}; {} of the ranks are left, fewer than "
                                                 "--min-ranks {}",
                                                 reason, communicator.size(), least));
 }
 
-void Survivors::go_on(uint64_t step, uint64_t global_batch, bool says) {
+Status Survivors::check_losses(int losses) const {
+  if (losses <= kMostLosses) return {};
+  return {Code::kUnavailable,
+          fmt::format("{}; no rank has died, but connections were lost {} times in one step: check "
+                      "the network between the hosts",
+                      why_, losses)};
+}
+
+Status Survivors::go_on(uint64_t step, uint64_t global_batch, bool says) {
+  // All ranks agree on the step here, and none counts losses of another one.
+  if (std::exchange(went_on_after_, step) != step) losses_in_step_ = 0;
+  losses_in_step_ += std::exchange(losses_, 0);
+  RONDO_TRY(check_losses(losses_in_step_));
   goes_on_ = true;
   deaths_.back().after_step = step;
-  // The loss that led here belongs to this step.
-  if (std::exchange(went_on_after_, step) != step) fruitless_ = std::min(fruitless_, 1);
   // The one rank that knew of a later step may have died.
   for (Death& each : deaths_) each.after_step = std::min(each.after_step, step);
-  if (!says) return;
+  if (!says) return {};
   const Death& death = deaths_.back();
   spdlog::warn("{}: {} rank{} after step {}, with a global batch of {} ({})",
                death.ranks.empty() ? "no rank died, but a connection between ranks was lost"
                                    : ranks_in_words(death.ranks) + " died",
                death.left, death.left == 1 ? " goes on" : "s go on", step, global_batch, why_);
+  return {};
 }
 
 template class AgreedState<float>;

@@ -52,19 +52,23 @@ class Survivors {
   /// `communicator`. Where only a connection was lost, these are all ranks. An error if they cannot
   /// meet, if fewer than `least` are left, or if no rank has died and no step ends any more.
   Status shrink(Communicator& communicator, const Status& why, int least);
-  /// Those that are left go on after `step`, with that global batch. `says`: on rank 0.
-  void go_on(uint64_t step, uint64_t global_batch, bool says);
+  /// Those that are left go on after `step`, with that global batch. `says`: on rank 0. An error if
+  /// connections were lost too often in this step.
+  Status go_on(uint64_t step, uint64_t global_batch, bool says);
 
   bool has_lost() const { return !deaths_.empty(); }
   const std::vector<Death>& deaths() const { return deaths_; }
 
  private:
+  Status check_losses(int losses) const;
+
   std::vector<int> left_;  // by their numbers in the first communicator
   std::vector<Death> deaths_;
   bool goes_on_ = true;                    // the others have gone on after the last of them
   std::string why_;                        // of the last deaths
   uint64_t went_on_after_ = ~uint64_t{0};  // which step the run went on the last time
-  int fruitless_ = 0;                      // losses of connections in one step, without a death
+  int losses_in_step_ = 0;                 // of connections, in that step, without a death
+  int losses_ = 0;                         // since then
 };
 
 }  // namespace rondo::trainer

@@ -108,7 +108,7 @@ template <class T>
 Status open_report(Run<T>& run, ReportHistory history) {
   const TrainOptions& o = run.options;
   if (run.survivors.has_lost()) {
-    run.survivors.go_on(run.step, o.batch * o.accum * run.ranks(), run.reports());
+    RONDO_TRY(run.survivors.go_on(run.step, o.batch * o.accum * run.ranks(), run.reports()));
   }
   if (!run.reports() && !o.elastic) return {};
   if (run.reports() && !run.begun) RONDO_TRY(try_outputs(o));
