@@ -81,8 +81,22 @@ class HostsJob {
     std::optional<JobResult> result;
     bool is_lost = false;                          // without a result
     std::optional<Clock::time_point> agent_until;  // then it is killed
-    /// Nothing is expected from it, and its agent has ended.
-    bool is_over() const { return (result || is_lost) && !link.has_agent(); }
+    std::optional<Clock::time_point>
+        agent_ends_by;  // if it has been killed and the kernel can end it
+    /// Nothing is expected from it, and its agent has ended, or is not waited for any more.
+    bool is_over() const { return (result || is_lost) && (!link.has_agent() || is_given_up); }
+    bool is_given_up = false;
+    void give_up() {
+      agent_ends_by.reset();
+      is_given_up = link.has_agent();
+      if (is_given_up)
+        spdlog::warn("host {}: its agent does not end, although it was killed", link.name());
+    }
+    void kill_agent() {
+      link.kill_agent(SIGKILL);
+      agent_until.reset();
+      agent_ends_by = Clock::now() + kHostGrace;
+    }
   };
 
   // ---- the loop
@@ -105,7 +119,8 @@ class HostsJob {
       hear(host);
       if (!host.is_over()) host.link.turn(now, rests);
       if (host.link.has_ended()) end(host);
-      if (host.agent_until && now >= *host.agent_until) host.link.kill_agent(SIGKILL);
+      if (host.agent_until && now >= *host.agent_until) host.kill_agent();
+      if (host.agent_ends_by && now >= *host.agent_ends_by) host.give_up();
     }
     console_.turn(now);
     check_time(now);
@@ -120,6 +135,7 @@ class HostsJob {
       if (host.is_over()) continue;
       take(host.link.next());
       take(host.agent_until);
+      take(host.agent_ends_by);
     }
     if (!timed_out_) take(job_.deadline);
     for (const auto& time : {decide_at_, stop_at_, close_at_, kill_at_, console_.next()})
@@ -210,7 +226,7 @@ class HostsJob {
         if (host.is_over()) continue;
         spdlog::warn("host {} does not end: processes of this job may be left there",
                      host.link.name());
-        host.link.kill_agent(SIGKILL);
+        host.kill_agent();
         host.is_lost = true;
       }
     }
