@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <exception>
 #include <iterator>
 #include <thread>
 #include <utility>
@@ -280,9 +281,9 @@ void PyCommunicator::wait_for_calls() const {
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
     if (PyErr_CheckSignals() == 0) continue;
-    nb::python_error raised;
+    const auto raised = std::make_exception_ptr(nb::python_error());
     rondo_abort(handle_, "interrupted while it waited for another thread's call");
-    throw raised;
+    std::rethrow_exception(raised);
   }
 }
 
