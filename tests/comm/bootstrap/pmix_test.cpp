@@ -25,8 +25,7 @@ TEST_CASE("a rank asks PMIx's server again for what rank 0 has not published yet
   }
   const Environment environment(Variables{{"RONDO_TEST_PMIX_UNKNOWN", "1000000"}});
   const auto never = comm::pmix_published(100ms);
-  REQUIRE(!never.ok());
-  CHECK(never.status().message() == "PMIx_Get_nb failed: NOT-FOUND");
+  CHECK(!never.ok());
 }
 
 }  // namespace

@@ -404,8 +404,9 @@ TEST_CASE("SIGUSR1, SIGTSTP and SIGCONT reach the ranks of all hosts, and the jo
   const TempDirectory place;
   const std::chrono::seconds lost_after(5);  // also at the start, on a busy machine
   Background job(hosts, place, {"--hosts", "h0,h1", "--lost-after", "5"},
-                 "echo $$ >$PLACE/pid$RANK; while :; do sleep 0.05; done",
-                 "trap 'echo >$PLACE/announcements' USR1; trap 'exit 0' USR2; ");
+                 "while :; do sleep 0.05; done",
+                 "echo $$ >$PLACE/pid$RANK; trap 'echo >$PLACE/announcements' USR1; "
+                 "trap 'exit 0' USR2; ");
   job.await_ranks(2);
   kill(job.pid(), SIGUSR1);
   job.await_ranks(2);
@@ -413,6 +414,7 @@ TEST_CASE("SIGUSR1, SIGTSTP and SIGCONT reach the ranks of all hosts, and the jo
   std::vector<pid_t> pids{job.pid(), 0, 0};
   std::ifstream(place.path() + "/pid0") >> pids[1];
   std::ifstream(place.path() + "/pid1") >> pids[2];
+  REQUIRE(std::ranges::min(pids) > 0);
   const auto began = std::chrono::steady_clock::now();
   while (!std::all_of(pids.begin(), pids.end(), is_stopped)) {
     REQUIRE(std::chrono::steady_clock::now() - began < std::chrono::seconds(30));
