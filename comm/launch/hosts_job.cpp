@@ -79,23 +79,23 @@ class HostsJob {
     HostLink link;
     bool is_prepared = false, has_started = false;
     std::optional<JobResult> result;
-    bool is_lost = false;                          // without a result
-    std::optional<Clock::time_point> agent_until;  // then it is killed
-    std::optional<Clock::time_point>
-        agent_ends_by;  // if it has been killed and the kernel can end it
+    bool is_lost = false;                            // without a result
+    std::optional<Clock::time_point> agent_until;    // then it is killed
+    std::optional<Clock::time_point> agent_ends_by;  // it was killed: not waited for any longer
     /// Nothing is expected from it, and its agent has ended, or is not waited for any more.
     bool is_over() const { return (result || is_lost) && (!link.has_agent() || is_given_up); }
     bool is_given_up = false;
-    void give_up() {
-      agent_ends_by.reset();
-      is_given_up = link.has_agent();
-      if (is_given_up)
-        spdlog::warn("host {}: its agent does not end, although it was killed", link.name());
-    }
+
     void kill_agent() {
       link.kill_agent(SIGKILL);
       agent_until.reset();
       agent_ends_by = Clock::now() + kHostGrace;
+    }
+    void give_up() {
+      agent_ends_by.reset();
+      is_given_up = link.has_agent();
+      if (!is_given_up) return;
+      spdlog::warn("host {}: its agent does not end, although it was killed", link.name());
     }
   };
 
