@@ -253,8 +253,8 @@ Status check_values(const Request& r, const CallOptions& options, int size) {
   if (options.layout != 0 && (is_varying(r.collective) || !is_order(options.layout))) {
     return refuse(
         fmt::format("{}: invalid layout {:#x}: give the dimensions from the slowest to the "
-                    "fastest, a digit each, counted from 1; pass 0 for C order, and in a "
-                    "collective with counts",
+                    "fastest, a hexadecimal digit each, counted from 1; pass 0 for C order; a "
+                    "collective with counts takes 0 only",
                     word(r), options.layout));
   }
   if (options.timeout.count() < 0) {

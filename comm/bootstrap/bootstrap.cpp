@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "comm/base/guarded.hpp"
+#include "comm/bootstrap/closed_in_children.hpp"
 #include "comm/bootstrap/interface.hpp"
 
 namespace rondo::comm {

@@ -95,8 +95,8 @@ std::optional<Forebear> find_forebear() {
 
 std::string inherited_remedy() {
   return fmt::format(
-      "start a program of its own with rondo-run -n 1 -- PROGRAM, or without its rank's "
-      "variables: env -u {} PROGRAM",
+      "start a program that is not part of this job with rondo-run -n 1 -- PROGRAM, or without "
+      "the rank's variables: env -u {} PROGRAM",
       fmt::join(own_rank_variables(), " -u "));
 }
 
@@ -126,9 +126,10 @@ std::string InheritedRank::hint() const {
   const auto forebear = find_forebear();
   if (!forebear) return {};
   return fmt::format(
-      "; pid {} was started by pid {} ({}), which has the same variables: if that is or was rank "
-      "{} itself, {}",
-      getpid(), forebear->pid, forebear->name, meeting_.identity.rank, inherited_remedy());
+      "; pid {} was started by pid {} ({}), which has the same rank variables: if pid {} is or was "
+      "rank {} itself, {}",
+      getpid(), forebear->pid, forebear->name, forebear->pid, meeting_.identity.rank,
+      inherited_remedy());
 }
 
 }  // namespace rondo::comm

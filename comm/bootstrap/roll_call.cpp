@@ -222,12 +222,12 @@ class Caller {
               (silent.size() == 1 && missing.size() > 1 ? " is" : " are") +
               " on a host that does not answer)";
     }
-    text += ", and have not ended: " + name_ranks(members) + (members.size() > 1 ? " are" : " is") +
-            " too few to go on without them, because they might do so too";
+    text += ", but may still be running. The ranks that called shrink() (" + name_ranks(members) +
+            ") are too few to go on without them, because the missing ranks might go on, too";
     if (!unseen.empty()) {
-      text += " (" + name_ranks(unseen) + " ended, and might have done so before)";
+      text += "; " + name_ranks(unseen) + " ended, and might have gone on with them before that";
     }
-    text += ". End " + name_ranks(missing);
+    text += ". To go on, end " + name_ranks(missing);
     if (waited >= call_.patience) text += ", or give shrink() more patience";
     return text;
   }

@@ -20,6 +20,7 @@
 
 #include "comm/base/guarded.hpp"
 #include "comm/base/refuse.hpp"
+#include "comm/bootstrap/closed_in_children.hpp"
 #include "comm/bootstrap/host.hpp"
 #include "comm/bootstrap/interface.hpp"
 #include "comm/bootstrap/tcp.hpp"

@@ -311,7 +311,7 @@ int main(int argc, char** argv) try {
       "rondo-run --hosts a:2,b:2 [OPTIONS] [--] PROGRAM [ARGS...]\n"
       "Starts PROGRAM as ranks on this host or several; the first one that fails stops all.\n"
       "rondo-status shows what they do. SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP and SIGCONT are "
-      "passed to the ranks. Any other signal ends the job as SIGTERM does.",
+      "passed to the ranks. SIGINT, SIGTERM and most other signals end the job.",
       "rondo-run");
   RunFlags flags;
   add_flags(app, flags);

@@ -76,7 +76,7 @@ struct Config {
   /// Reductions fold in rank order 0..N-1, if necessary by another algorithm than the forced one: the
   /// same bits whatever the size, position, algorithm or memory; maybe slower. Or: RONDO_REPRODUCIBLE.
   bool reproducible = false;
-  bool wrapping_averages = false;  // of integers, as NCCL's: see ReduceOp
+  bool wrapping_averages = false;  // sums of averaged integers wrap, as in NCCL: see ReduceOp
   /// The CUDA device whose memory holds this rank's buffers; -1: none, buffers are in host memory.
   /// Every rank has a device, or none has; ranks may share one. Communicator says what differs.
   int device = -1;
@@ -104,8 +104,8 @@ struct CallOptions {
   /// With Config::device: the cudaStream_t on which the operation is enqueued; null: the legacy
   /// default stream. Without: must be null.
   void* stream = nullptr;
-  /// A tensor's dimensions from the slowest to the fastest, a hexadecimal digit each, counted from 1:
-  /// 0x1342 is channels-last. 0 means C order, or none (_v calls, messages). Equal on all ranks.
+  /// The order of a tensor's dimensions in memory, from slowest to fastest: a hexadecimal digit each,
+  /// counted from 1 (0x1342 is channels-last). Equal on all ranks. 0: C order, _v calls and messages.
   uint64_t layout = 0;
   friend bool operator==(const CallOptions&, const CallOptions&) = default;
 };
@@ -209,8 +209,8 @@ class Communicator {
   /// Creates a communicator for each color, of the ranks that pass it, ordered by key, then by rank
   /// here; nullopt for a rank that passes kNoColor. Collective. The new ones have this
   /// communicator's settings. Waits for late ranks as a call does (Config::timeout), then blocks as
-  /// create() does. Errors, logs and rondo-status call the new communicator by `name` ("rows"; else
-  /// "world/color 1"), the same on every rank of a color. Its first 60 bytes count.
+  /// create() does. Errors, logs and rondo-status use `name` ("rows"; by default "world/color 1").
+  /// All ranks of a color must pass the same name. Only its first 60 bytes are used.
   Result<std::optional<Communicator>> split(int color, int key, std::string_view name = {});
   static constexpr int kNoColor = -1;
   /// Another communicator of the same ranks, with independent operations. Collective.
@@ -530,12 +530,12 @@ class Communicator {
     return recv_async(buffer.data(), buffer.size(), buffer.type(), peer, options);
   }
 
-  /// Waits until all asynchronous operations and messages have ended, or abort(). Not in a group. Returns
-  /// the first failure; kMismatch if ranks that only sent disagree (the destructor logs that).
+  /// Waits until all asynchronous operations and messages have ended, or abort() was called. Not in an
+  /// open group. Returns the first failure, or kMismatch if the calls of ranks that only sent differ.
   Status finish();
   /// Whether no asynchronous call, or kernel, is under way. False once graphs hold calls.
   bool is_idle() const;
-  /// Every pending and later call, on every rank, returns kAborted with this reason. Any thread.
+  /// Makes every pending and later call on every rank return kAborted with this reason. Any thread.
   void abort(const std::string& reason);
   /// The first failure, or ok. On a device it first checks kernels' reports and CUDA's errors, and
   /// looks for ranks that have ended: call it in a loop that waits for a stream.

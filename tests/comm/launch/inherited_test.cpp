@@ -33,7 +33,7 @@ TEST_CASE("a program that a rank starts with its variables fails at half of the 
     CHECK(contains(r.err, "the others have not come within 6 s"));
     CHECK(contains(r.err, "is rank " + rank + " of this job and has a communicator"));
     CHECK(contains(r.err,
-                   "with rondo-run -n 1 -- PROGRAM, or without its rank's variables: env -u "
+                   "with rondo-run -n 1 -- PROGRAM, or without the rank's variables: env -u "
                    "RANK -u WORLD_SIZE PROGRAM"));
   }
 }
@@ -44,7 +44,8 @@ TEST_CASE("where that rank has no communicator any more, the error at the deadli
   INFO(r.err);
   CHECK(r.exit_code == 5);
   CHECK(contains(r.err, "rank 0 of 2 did not come within 1 s"));
-  CHECK(contains(r.err, "if that is or was rank 1 itself, start a program of its own with "));
+  CHECK(contains(r.err,
+                 "is or was rank 1 itself, start a program that is not part of this job with "));
 }
 
 TEST_CASE("programs that all ranks start meet, and so does a program behind a shell", "[launch]") {
