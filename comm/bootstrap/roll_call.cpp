@@ -223,11 +223,11 @@ class Caller {
               " on a host that does not answer)";
     }
     text += ", but may still be running. The ranks that called shrink() (" + name_ranks(members) +
-            ") are too few to go on without them, because the missing ranks might go on, too";
+            ") are too few to continue without them, because the missing ranks might continue, too";
     if (!unseen.empty()) {
-      text += "; " + name_ranks(unseen) + " ended, and might have gone on with them before that";
+      text += "; " + name_ranks(unseen) + " ended, and might have continued with them before that";
     }
-    text += ". To go on, end " + name_ranks(missing);
+    text += ". To continue, end " + name_ranks(missing);
     if (waited >= call_.patience) text += ", or give shrink() more patience";
     return text;
   }

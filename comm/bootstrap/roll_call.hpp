@@ -64,7 +64,7 @@ struct Muster {
 };
 
 /// Blocks for patience, and two seconds more, for each leader that does not come. Nothing: the
-/// communicator that is undecided here exists. kTimeout: the ranks that came are too few to go on.
+/// communicator that is undecided here exists. kTimeout: the ranks that came are too few to continue.
 Result<std::optional<Muster>> call_roll(const RollCall& call);
 
 }  // namespace rondo::comm

@@ -219,7 +219,7 @@ TEST_CASE("elastic: of two ranks whose network is cut none goes on alone") {
   unsetenv("RONDO_HOST_TIMEOUT");
   INFO(result.err);
   CHECK(result.exit_code != 0);
-  CHECK(result.err.find("too few to go on") != std::string::npos);
+  CHECK(result.err.find("too few to continue") != std::string::npos);
   CHECK(result.err.find("goes on after step") == std::string::npos);
 }
 

@@ -183,9 +183,10 @@ void part_and_lose(const Hosts& hosts) {
         expect(made.status().code() == Code::kTimeout,
                made.ok() ? "goes on beside rank 1" : made.status().to_string());
       }
-      expect(made.status().message().find(
-                 "rank 0 ended, and might have gone on with them before that") != std::string::npos,
-             made.status().to_string());
+      expect(
+          made.status().message().find(
+              "rank 0 ended, and might have continued with them before that") != std::string::npos,
+          made.status().to_string());
     }
     link.announce("shrunk");
     link.await("end");
