@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 """scripts_test.py SOURCE: every script answers --help and refuses an unknown option, and neither writes a file; scripts/demo looks at its
-variables first, skips what the machine lacks and always ends with its table; a build folder has the same compiler launcher whether a script or cmake configured it first."""
+variables first, skips what the machine lacks and always ends with its table; scripts/test chooses tests by tests/full_only.txt; a build
+folder has the same compiler launcher whether a script or cmake configured it first."""
+import importlib.util
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -77,6 +80,51 @@ def launcher_of(build):
     return None
 
 
+def choice_of_tests(source, work):
+    """On stand-ins for set-up, cmake, and a ctest that says what it is asked for."""
+    for name in ("scripts", "tests"):
+        shutil.copytree(source / name, work / name, ignore=lambda _, names: [n for n in names if n in ("__pycache__", "comm", "trainer", "bench")])
+    stand_in(work / "scripts/setup", "exit 0")
+    (work / "bin").mkdir()
+    stand_in(work / "bin/cmake", "exit 0")
+    stand_in(work / "bin/ctest", 'echo "asked: $*"; case "$*" in *--show-only*) echo "  Test #1: plot" ;; esac')
+    environment = {name: value for name, value in os.environ.items() if name not in ("CTEST_ARGS", "RONDO_CI_BASE")}
+    environment |= {"PATH": f"{work / 'bin'}:{environment['PATH']}", "GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a",
+                    "GIT_COMMITTER_EMAIL": "a@b", "GIT_CONFIG_GLOBAL": "/dev/null"}
+
+    def commit(date):
+        for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "a change"]):
+            done = run("git", *words, cwd=work, env={**environment, "GIT_COMMITTER_DATE": date, "GIT_AUTHOR_DATE": date})
+            check(done.returncode == 0, done.stderr)
+
+    def excluded(*arguments, **more):
+        done = run(work / "scripts/test", *arguments, "debug", env={**environment, **more})
+        check(done.returncode == 0, done)
+        asked = next(line for line in done.stdout.splitlines() if line.startswith("asked: "))
+        check(("left out" in done.stdout) == (" -E " in asked), done.stdout)
+        return set(asked.split(" -E ^(")[1].split(")$")[0].split("|")) if " -E " in asked else set()
+
+    spec = importlib.util.spec_from_file_location("choose_tests", source / "scripts/choose_tests.py")
+    choose = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(choose)
+    table = list(choose.lines())
+    every = {name for names, _ in table for name in names.split("|")}
+    commit("2026-01-01T00:00:00Z")
+    (work / "scripts/plot").write_text("# other")
+    commit("2026-01-05T00:00:00Z")
+    check(excluded() == every, "scripts/test does not leave out all")
+    check(not excluded("full") and not excluded(CTEST_ARGS="-R plot"), "tests are left out where all, or some, are asked for")
+    changed = excluded("changed")
+    check("plot" not in changed and changed < every and len(changed) > len(every) / 2, f"changed leaves out {changed}")
+    turns = [set(choose.left_out(table, [], commits)) for commits in range(4)]
+    check(not set.intersection(*turns), "some test is never chosen")
+    if (source / ".git").exists():
+        files = run("git", "-C", source, "ls-files").stdout.splitlines()
+        for names, paths in table:
+            for path in paths:
+                check(any(re.search(path, file) for file in files), f"tests/full_only.txt: no file is a {path}, of {names}")
+
+
 def launcher(source, work):
     """Of a project that includes cmake/ccache.cmake and nothing else."""
     (work / "CMakeLists.txt").write_text(f"cmake_minimum_required(VERSION 3.25)\nproject(p NONE)\ninclude({source}/cmake/ccache.cmake)\n")
@@ -100,7 +148,7 @@ def launcher(source, work):
 
 def main():
     source = pathlib.Path(sys.argv[1]).resolve()
-    for scene in (options, demo_looks_first, demo_reaches_its_table, launcher):
+    for scene in (options, demo_looks_first, demo_reaches_its_table, choice_of_tests, launcher):
         with tempfile.TemporaryDirectory() as work:
             scene(source, pathlib.Path(work))
 

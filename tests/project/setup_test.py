@@ -10,7 +10,7 @@ import tempfile
 
 TOOLS = ("bash", "cat", "cut", "dirname", "env", "grep", "mkdir", "sed", "sort", "tail")  # what Debian and every other system has
 COMMANDS = ("g++", "cmake", "ninja", "pkg-config", "git")
-ONLY_TESTS = {"catch2", "libbenchmark-dev", "python3-venv", "python3-dev", "python3-torch",
+ONLY_TESTS = {"catch2", "ccache", "libbenchmark-dev", "python3-venv", "python3-dev", "python3-torch",
               "python3-matplotlib", "groff-base", "dpkg-dev", "file", "doxygen", "clang",
               "libclang-rt-14-dev", "libpmix-dev", "libopenmpi-dev", "openmpi-bin", "libgloo-dev"}
 BROWSER = {"chromium", "chromium-driver", "python3-selenium"}
