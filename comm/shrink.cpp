@@ -6,8 +6,11 @@
 // A rank in which this exchange ended with a death, or with its limit, cannot know whether others passed
 // it. It keeps what it has set up, and comes to the next roll call. If none passed, all of them come
 // there. One that passed marks its row of the old board (RankState::shrunk), and then the communicator
-// exists, with a dead member, on both. The mark does not reach a host whose agent has ended; but the
-// rank that passed calls the roll of the new communicator, at the same places.
+// exists on both; it fails at once. The mark does not reach other hosts if an agent on the way has
+// ended; but the rank that passed calls the roll of the new communicator, at the same places.
+//
+// Ranks that go on without it drop it, and mark their rows of its board first. Nobody takes it from
+// then on, or goes on from it: the end of these ranks, which its board shows next, is none.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -57,12 +60,10 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::make_remainder(
   config.world_size = static_cast<int>(members.size());
   config.rank = static_cast<int>(std::ranges::find(members, rank()) - members.begin());
   config.name = fmt::format("shrunk-{:016x}-{}", muster.nonce, number);
-  // An attempt that misses a member ends while there is time for another one. The last one takes as
-  // long as it needs.
-  if (left > kShortAttempt) {
-    config.bootstrap_timeout =
-        std::min(config_.bootstrap_timeout, std::clamp(left / 4, kShortAttempt, kLongAttempt));
-  }
+  // An attempt that misses a member ends while there is time for another one.
+  const milliseconds most =
+      left > kShortAttempt ? std::clamp(left / 4, kShortAttempt, kLongAttempt) : kLongAttempt;
+  config.bootstrap_timeout = std::min(config_.bootstrap_timeout, most);
   const auto check_members = [&] {
     for (const int member : members) {
       if (!endings.is_known(member) && !endings.is_lost(member)) continue;
@@ -119,6 +120,8 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::shrink(milliseco
   auto identity = comm::identity_from(as_config);
   if (!identity.ok()) return identity.status();
   identity->listening = bootstrap_.listening();
+  const auto may_exist = [&] { return undecided_ && undecided_->check_left_out(1, began).ok(); };
+  std::vector<bool> is_late(static_cast<size_t>(size()));
   const comm::RollCall call{
       .identity = std::move(*identity),
       .name = roll_call_name(number),
@@ -129,12 +132,11 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::shrink(milliseco
       .is_lost = [&endings](int r) { return endings.is_lost(r); },
       // A rank of this host marks the board that this rank reads, also if it ends after that.
       .is_unseen = [this](int r) { return !board_->is_local(r); },
-      .exists = [&] { return undecided_ && !check_left_out(number, began).ok(); },
-      .is_next =
-          [this](std::string_view name) {
-            return undecided_ && name.starts_with(undecided_->roll_call_name(1) + "-");
-          },
-      .interrupt = [&] { return undecided_ ? Status() : check_left_out(number, began); }};
+      // In this order: who marks the old board has dropped another communicator before.
+      .exists = [&] { return !check_left_out(number, began).ok() && may_exist(); },
+      .next = [&] { return may_exist() ? undecided_->roll_call_name(1) : ""; },
+      .interrupt = [&] { return may_exist() ? Status() : check_left_out(number, began); },
+      .is_late = is_late};
   // Every further turn follows a death or a lost connection.
   Status failed;
   const auto left = [&] {
@@ -148,7 +150,10 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::shrink(milliseco
       mark();
       return std::move(undecided_);
     }
-    undecided_.reset();
+    if (undecided_) {
+      undecided_->board_->state(undecided_->rank()).shrunk.store(1, std::memory_order_release);
+      undecided_.reset();
+    }
     auto made = make_remainder(*muster, number, endings, left());
     if (made.ok()) {
       mark();

@@ -81,7 +81,9 @@ class Acceptor {
         return Status(status.code(), name_here() + ": " + status.message());
       });
     }
-    if (!status.ok() && !meeting_.facts.is_over) {
+    if (!status.ok() && !meeting_.facts.next.empty()) {
+      for (PeerConnection& peer : peers_) name_meeting(peer.connection, meeting_.facts.next);
+    } else if (!status.ok()) {
       tell_all(status);
       if (!is_doomed_) tell_late_ones(status);
     }
@@ -302,7 +304,7 @@ class Acceptor {
     const FrameKeys keys = frame_keys(hello, pending.challenge, expected_.key, true);
     connection.trust(kMaxBlobBytes, meeting_.rendezvous.is_tcp() ? &keys : nullptr);
     if (verdict == HelloVerdict::kName) {
-      (void)connection.send(FrameKind::kOtherName, 0, meeting_.name, {}, steady_clock::now());
+      name_meeting(connection, meeting_.name);
       if (meeting_.on_other_name != nullptr) (*meeting_.on_other_name)(unpack_name(hello.name));
       return {};
     }
@@ -405,6 +407,11 @@ class Acceptor {
   static void refuse(Connection& connection, const Status& why) {
     if (!connection.is_open()) return;
     (void)connection.send(FrameKind::kError, 0, pack_status(why), {}, steady_clock::now());
+  }
+
+  static void name_meeting(Connection& connection, const std::string& name) {
+    if (!connection.is_open()) return;
+    (void)connection.send(FrameKind::kOtherName, 0, name, {}, steady_clock::now());
   }
 
   const Meeting& meeting_;

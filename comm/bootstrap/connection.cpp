@@ -166,8 +166,14 @@ ssize_t Connection::write_some(msghdr& message) {
   } while (sent < 0 && errno == EINTR);
   if (sent >= 0) return sent;
   const int error = errno;
-  if (error == ECONNRESET && !is_unix()) was_reset_ = true;
-  return error == EAGAIN ? 0 : -error;
+  if (error == EAGAIN) return 0;
+  note_loss(error);
+  return -error;
+}
+
+/// The kernel says once why a connection was lost, and after that, that it has ended.
+void Connection::note_loss(int error) {
+  if (!loss(error).empty() && lost_by_ == 0 && error != EPIPE && !is_unix()) lost_by_ = error;
 }
 
 /// Waits until the socket takes bytes. kTimeout: the deadline.
@@ -277,9 +283,12 @@ Result<bool> Connection::read_some() {
     got = recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   } while (got < 0 && errno == EINTR);
   if (got < 0 && errno == EAGAIN) return false;
-  if (got < 0) return socket_status("recvmsg", errno == ECONNRESET && is_unix() ? EPIPE : errno);
-  // The kernel says once that a connection was reset, and after that, that it has ended.
-  if (got == 0) return socket_status("recvmsg", was_reset_ ? ECONNRESET : EPIPE);
+  if (got < 0) {
+    const int error = errno == ECONNRESET && is_unix() ? EPIPE : errno;
+    note_loss(error);
+    return socket_status("recvmsg", error);
+  }
+  if (got == 0) return socket_status("recvmsg", lost_by_ != 0 ? lost_by_ : EPIPE);
 
   take_fds(message, fds_);
   if ((message.msg_flags & MSG_CTRUNC) && !trusted_) {

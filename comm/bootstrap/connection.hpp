@@ -111,6 +111,7 @@ class Connection {
  private:
   class Outgoing;
   ssize_t write_some(msghdr& message);
+  void note_loss(int error);
   Status drain(Deadline deadline);
   Status await_room(Deadline deadline) const;
   bool is_unix() const;
@@ -119,7 +120,7 @@ class Connection {
   transport::UniqueFd socket_;
   bool trusted_ = false;
   bool is_cut_ = false;               // a frame was sent in part: no other can follow
-  bool was_reset_ = false;            // as a send has learnt
+  int lost_by_ = 0;                   // the first error that says more, if there was one
   std::optional<FrameMac> send_mac_;  // nothing: frames have no codes
   std::string queue_;
   size_t queue_start_ = 0;  // of what the socket has not taken

@@ -29,7 +29,8 @@ struct PeerConnection {
 struct MeetingFacts {
   bool is_seen = false;  // rank 0 has this rank's hello: it notices if this rank leaves
   bool heard = false;    // the failure is another rank's, which has reported it
-  bool is_over = false;  // set by the interrupt: rank 0 closes its connections without a word
+  /// Set by the interrupt: rank 0 names this meeting to those that have come, instead of the error.
+  std::string next{};
 };
 
 /// Whether a roll call waits for that rank.

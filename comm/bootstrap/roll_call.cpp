@@ -21,6 +21,8 @@ using std::chrono::steady_clock;
 
 constexpr milliseconds kSendLimit{1000};
 constexpr milliseconds kAgainAfter{5};
+constexpr milliseconds kForLateLeaders{
+    100};  // how long a rank waits again for one that has not led
 
 std::string pack(const Muster& muster) {
   std::string bytes(reinterpret_cast<const char*>(&muster.nonce), sizeof muster.nonce);
@@ -49,10 +51,7 @@ std::optional<Muster> unpack(std::string_view bytes, int rank, int ranks) {
 class Caller {
  public:
   explicit Caller(const RollCall& call)
-      : call_(call),
-        rank_(call.identity.rank),
-        ranks_(call.identity.world_size),
-        is_late_(static_cast<size_t>(ranks_)) {}
+      : call_(call), rank_(call.identity.rank), ranks_(call.identity.world_size) {}
 
   Result<std::optional<Muster>> run() {
     if (ranks_ == 1)
@@ -84,10 +83,14 @@ class Caller {
   Status check(MeetingFacts& facts) {
     exists_ = exists_ || call_.exists();
     if (!exists_) return call_.interrupt();
-    facts.is_over = true;  // the others find out by themselves
+    facts.next = next_name();
     return {Code::kPeerDied, "the communicator of an earlier turn exists"};
   }
 
+  /// Whoever keeps the same communicator knows that name, with whatever number at its end.
+  std::string next_name() const { return call_.next() + "-" + std::to_string(rank_); }
+
+  bool is_late(int rank) const { return call_.is_late[static_cast<size_t>(rank)]; }
   bool is_absent(int rank) const { return call_.has_ended(rank) || call_.is_lost(rank); }
 
   /// Nothing: that leader has ended, or does not come, or exists_.
@@ -104,7 +107,7 @@ class Caller {
       return broken_off;
     };
     const IsNeeded nobody = [](int) { return false; };
-    const auto until = steady_clock::now() + call_.patience;
+    const auto until = steady_clock::now() + (is_late(leader) ? kForLateLeaders : call_.patience);
     const auto join = [&] {
       const auto left = std::chrono::ceil<milliseconds>(until - steady_clock::now());
       return join_meeting({.identity = identity,
@@ -133,9 +136,9 @@ class Caller {
     RONDO_TRY(broken_off);
     const Status& why = joined.status();
     if (facts.heard) return why;
-    const bool is_late = why.code() == Code::kBootstrap || why.code() == Code::kTimeout;
-    if (!is_late && why.code() != Code::kPeerDied) return why;
-    is_late_[static_cast<size_t>(leader)] = is_late;
+    const bool did_not_come = why.code() == Code::kBootstrap || why.code() == Code::kTimeout;
+    if (!did_not_come && why.code() != Code::kPeerDied) return why;
+    call_.is_late[static_cast<size_t>(leader)] = did_not_come;
     return std::optional<Muster>();
   }
 
@@ -147,7 +150,7 @@ class Caller {
     MeetingFacts facts;
     const IsNeeded is_needed = [this](int in_meeting) {
       const int rank = from_meeting(in_meeting, rank_);
-      return !is_late_[static_cast<size_t>(rank)] && !is_absent(rank);
+      return !is_late(rank) && !is_absent(rank);
     };
     const Interrupt interrupt = [&] { return check(facts); };
     auto come = host_meeting({.identity = identity,
@@ -159,17 +162,23 @@ class Caller {
                               .is_needed = &is_needed,
                               .on_other_name = &on_other_name_});
     Status decided = check(facts);
-    if (exists_) return std::optional<Muster>();
-    if (!come.ok()) return come.status();
+    if (!come.ok())
+      return exists_ ? std::optional<Muster>() : Result<std::optional<Muster>>(come.status());
     const Muster muster = found(*come);
     if (decided.ok()) decided = check_majority(muster.members);
-    for (PeerConnection& peer : *come) {
-      if (peer.rank < 0) continue;
-      // One that this does not reach finds that the others wait for it, or they that it has ended.
-      (void)peer.connection.send(decided.ok() ? FrameKind::kWelcome : FrameKind::kError, 0,
-                                 decided.ok() ? pack(muster) : pack_status(decided), {},
-                                 steady_clock::now() + kSendLimit);
+    const auto tell_all = [&](FrameKind kind, const std::string& what) {
+      for (PeerConnection& peer : *come) {
+        if (peer.rank < 0) continue;
+        // One that this does not reach finds that the others wait for it, or they that it has ended.
+        (void)peer.connection.send(kind, 0, what, {}, steady_clock::now() + kSendLimit);
+      }
+    };
+    if (exists_) {
+      tell_all(FrameKind::kOtherName, facts.next);
+      return std::optional<Muster>();
     }
+    tell_all(decided.ok() ? FrameKind::kWelcome : FrameKind::kError,
+             decided.ok() ? pack(muster) : pack_status(decided));
     RONDO_TRY(decided);
     return std::optional(muster);
   }
@@ -234,10 +243,10 @@ class Caller {
 
   const RollCall& call_;
   const int rank_, ranks_;
-  std::vector<bool> is_late_;  // did not come to lead
-  bool exists_ = false;        // the communicator that is undecided here
+  bool exists_ = false;  // the communicator that is undecided here
   const std::function<void(std::string_view)> on_other_name_ = [this](std::string_view name) {
-    exists_ = exists_ || call_.is_next(name);
+    const std::string next = call_.next();
+    exists_ = exists_ || (!next.empty() && name.starts_with(next + "-"));
   };
 };
 

@@ -12,9 +12,9 @@
 // this host, before it ended. If two ranks have not ended, neither decides alone. A lost connection
 // is no proof that a rank has ended.
 //
-// A rank may keep a communicator of which it does not know whether others have it. One that has it
-// does not come to this roll call, but to that of the new communicator. Where the two roll calls meet
-// at one place, each side learns the other's name, and the communicator exists.
+// A rank may keep a communicator without knowing whether others have it. One that has it does not
+// come to this roll call, but to that of the new communicator. Where the two roll calls meet at one
+// place, each side learns the other's name, and knows that the communicator exists.
 #pragma once
 
 #include <chrono>
@@ -48,14 +48,17 @@ struct RollCall {
   std::function<bool(int rank)> has_ended;
   /// Whether that rank does not answer, and may live: nobody waits for it, and it has not ended.
   std::function<bool(int rank)> is_lost;
-  /// Whether that rank can make a communicator with others without `interrupt` knowing at once.
+  /// Whether that rank can make a communicator with others without `interrupt` or `exists` knowing at
+  /// once.
   std::function<bool(int rank)> is_unseen;
   /// Whether another rank is known to have the communicator that is undecided here.
   std::function<bool()> exists;
-  /// Whether that is the name of a roll call of the communicator that is undecided here.
-  std::function<bool(std::string_view name)> is_next;
+  /// The name of the roll call of the communicator that is undecided here, or nothing.
+  std::function<std::string()> next;
   /// Ends the roll call with its status, if that is not ok.
   Interrupt interrupt;
+  /// By rank: whether it did not come to lead, in this roll call or in earlier ones of this caller.
+  std::vector<bool>& is_late;
 };
 
 struct Muster {

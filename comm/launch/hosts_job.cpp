@@ -417,6 +417,7 @@ class HostsJob {
     for (HostState& host : hosts_) host.link.close();
     const auto until = Clock::now() + kHostGrace;
     for (HostState& host : hosts_) {
+      if (host.is_given_up) continue;
       for (host.link.reap(); host.link.has_agent(); host.link.reap()) {
         if (Clock::now() >= until) host.link.kill_agent(SIGKILL);
         if (Clock::now() >= until + kHostGrace) break;  // the kernel cannot end it now

@@ -19,6 +19,8 @@ constexpr std::chrono::minutes kPatience{10};
 
 /// So often a run begins again in one step, although no rank has died.
 constexpr int kMostLosses = 3;
+/// So often ranks lose each other while they agree on the state: as each of them counts by itself.
+constexpr int kMostLossesAtOnce = 2 * kMostLosses;
 
 template <class T>
 void copy_to(std::vector<T>& kept, const void* values, size_t count) {
@@ -159,7 +161,7 @@ Status Survivors::shrink(Communicator& communicator, const Status& why, int leas
   if (!dead.empty()) losses_in_step_ = losses_ = 0;
   losses_ += dead.empty() ? 1 : 0;
   why_ = reason;
-  RONDO_TRY(check_losses(losses_));
+  RONDO_TRY(check_losses(losses_, kMostLossesAtOnce));
   if (std::exchange(goes_on_, false)) deaths_.push_back({.ranks = {}, .after_step = 0, .left = 0});
   // One entry for all that die before the run goes on.
   Death& death = deaths_.back();
@@ -172,8 +174,8 @@ Status Survivors::shrink(Communicator& communicator, const Status& why, int leas
                                                 reason, communicator.size(), least));
 }
 
-Status Survivors::check_losses(int losses) const {
-  if (losses <= kMostLosses) return {};
+Status Survivors::check_losses(int losses, int most) const {
+  if (losses <= most) return {};
   return {Code::kUnavailable,
           fmt::format("{}; no rank has died, but connections were lost {} times in one step: check "
                       "the network between the hosts",
@@ -184,7 +186,7 @@ Status Survivors::go_on(uint64_t step, uint64_t global_batch, bool says) {
   // All ranks agree on the step here, and none counts losses of another one.
   if (std::exchange(went_on_after_, step) != step) losses_in_step_ = 0;
   losses_in_step_ += std::exchange(losses_, 0);
-  RONDO_TRY(check_losses(losses_in_step_));
+  RONDO_TRY(check_losses(losses_in_step_, kMostLosses));
   goes_on_ = true;
   deaths_.back().after_step = step;
   // The one rank that knew of a later step may have died.

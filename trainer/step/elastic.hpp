@@ -60,7 +60,7 @@ class Survivors {
   const std::vector<Death>& deaths() const { return deaths_; }
 
  private:
-  Status check_losses(int losses) const;
+  Status check_losses(int losses, int most) const;
 
   std::vector<int> left_;  // by their numbers in the first communicator
   std::vector<Death> deaths_;

@@ -26,27 +26,31 @@ std::vector<comm::ListeningPort> open_ports(int ranks) {
 }
 
 /// Each rank leads at its own place. `next`: the roll call of what is undecided there, or nothing.
-comm::RollCall roll_call(const std::string& name, int rank,
-                         const std::vector<comm::ListeningPort>& ports, const std::string& next) {
+Result<std::optional<comm::Muster>> call_roll(const std::string& name, int rank,
+                                              const std::vector<comm::ListeningPort>& ports,
+                                              const std::string& next = "") {
+  std::vector<bool> is_late(ports.size());
   const std::string own = "tcp://127.0.0.1:";
-  return {.identity = {.rank = rank,
-                       .world_size = static_cast<int>(ports.size()),
-                       .rendezvous = "tcp://127.0.0.1:1",
-                       .secret = "s3cret",
-                       .listening = ports[static_cast<size_t>(rank)].socket},
-          .name = name,
-          .patience = kLong,
-          .began = std::chrono::steady_clock::now(),
-          .place =
-              [&ports, own](int leader) {
-                return own + std::to_string(ports[static_cast<size_t>(leader)].port);
-              },
-          .has_ended = [](int) { return false; },
-          .is_lost = [](int) { return false; },
-          .is_unseen = [](int) { return true; },
-          .exists = [] { return false; },
-          .is_next = [next](std::string_view name_there) { return name_there.starts_with(next); },
-          .interrupt = [] { return Status(); }};
+  return comm::call_roll({.identity = {.rank = rank,
+                                       .world_size = static_cast<int>(ports.size()),
+                                       .rendezvous = "tcp://127.0.0.1:1",
+                                       .secret = "s3cret",
+                                       .listening = ports[static_cast<size_t>(rank)].socket},
+                          .name = name,
+                          .patience = kLong,
+                          .began = std::chrono::steady_clock::now(),
+                          .place =
+                              [&ports, own](int leader) {
+                                return own +
+                                       std::to_string(ports[static_cast<size_t>(leader)].port);
+                              },
+                          .has_ended = [](int) { return false; },
+                          .is_lost = [](int) { return false; },
+                          .is_unseen = [](int) { return true; },
+                          .exists = [] { return false; },
+                          .next = [next] { return next; },
+                          .interrupt = [] { return Status(); },
+                          .is_late = is_late});
 }
 
 }  // namespace
@@ -58,11 +62,11 @@ TEST_CASE("ranks that do not know whether a communicator exists meet those that 
     const auto ports = open_ports(kRanks);
     testing::require_all_ok(testing::run_ranks(testing::How::kThreads, kRanks, [&](int rank) {
       if ((undecided >> rank & 1) != 0) {
-        auto before = comm::call_roll(roll_call("before", rank, ports, "after-"));
+        auto before = call_roll("before", rank, ports, "after");
         expect(before.ok(), before.status().to_string());
         expect(!*before, "there was a decision without ranks that have gone on");
       }
-      auto after = comm::call_roll(roll_call("after", rank, ports, "never-"));
+      auto after = call_roll("after", rank, ports);
       expect(after.ok(), after.status().to_string());
       expect(after->has_value(), "no decision");
       expect_eq((*after)->members.size(), size_t{kRanks}, "members");
@@ -74,7 +78,7 @@ TEST_CASE("a roll call is not disturbed by one of another communicator at its pl
   const auto ports = open_ports(2);
   testing::require_all_ok(testing::run_ranks(testing::How::kThreads, 4, [&](int thread) {
     const std::string name = thread < 2 ? "one" : "another";
-    auto muster = comm::call_roll(roll_call(name, thread % 2, ports, "never-"));
+    auto muster = call_roll(name, thread % 2, ports);
     expect(muster.ok(), muster.status().to_string());
     expect(muster->has_value(), "no decision");
     expect_eq((*muster)->members.size(), size_t{2}, "members");

@@ -8,8 +8,10 @@
 #include <filesystem>
 #include <random>
 #include <span>
+#include <utility>
 
 #include "comm/base/clock.hpp"
+#include "rondo/log.hpp"
 #include "tests/comm/communicator/await.hpp"
 #include "tests/comm/communicator/every_collective.hpp"
 #include "tests/comm/communicator/world.hpp"
@@ -250,6 +252,45 @@ TEST_CASE("a rank killed at any moment of a shrink is left out") {
     require_left_ok(results, left);
     CHECK(std::filesystem::is_empty(directory.path()));
   }
+}
+
+TEST_CASE(
+    "a rank that comes late to the last exchange of a shrink goes nowhere without the others") {
+  constexpr int kRanks = 4;
+  constexpr milliseconds kShort{2000};
+  const TempDirectory directory;
+  ForkGang gang(kRanks, [&](int rank, Link& link) {
+    auto comm = Communicator::create(world_config(directory.path(), rank, kRanks));
+    expect(comm.ok(), comm.status().to_string());
+    const bool is_late = rank == kRanks - 1;
+    if (is_late) {
+      set_log_level(LogLevel::kInfo);
+      set_log_callback([&, waits = true](LogLevel, std::string_view line) mutable {
+        // The last word before that exchange.
+        if (line.find(", shrunk: rank") == std::string_view::npos) return;
+        if (std::exchange(waits, false)) link.await("the others have gone on");
+      });
+    }
+    comm->abort("again");
+    auto made = comm->shrink(kShort);
+    if (!is_late) {
+      expect(made.ok(), made.status().to_string());
+      expect_eq(text_of(made->former_ranks()), std::string("0 1 2 "), "former ranks");
+      link.announce("goes on");
+      link.await("the end");
+      use(*made);
+      return;
+    }
+    for (int turn = 0; turn < 2; ++turn) {
+      expect(made.status().code() == Code::kTimeout, made.status().to_string());
+      made = comm->shrink(kShort);
+    }
+  });
+  for (int rank = 0; rank < kRanks - 1; ++rank) gang.await(rank, "goes on");
+  gang.tell(kRanks - 1, "the others have gone on");
+  gang.await_end(kRanks - 1);
+  for (int rank = 0; rank < kRanks - 1; ++rank) gang.tell(rank, "the end");
+  require_all_ok(gang.join());
 }
 
 TEST_CASE("a training loop that loses a rank gives the bits of one that goes on with fewer") {
