@@ -81,18 +81,24 @@ class Acceptor {
         return Status(status.code(), name_here() + ": " + status.message());
       });
     }
-    if (!status.ok() && !meeting_.facts.next.empty()) {
-      for (PeerConnection& peer : peers_) name_meeting(peer.connection, meeting_.facts.next);
-    } else if (!status.ok()) {
-      tell_all(status);
-      if (!is_doomed_) tell_late_ones(status);
+    if (!status.ok()) {
+      tell(status);
+      return status;
     }
-    RONDO_TRY(status);
     peers_.erase(peers_.begin());
     return std::move(peers_);
   }
 
  private:
+  void tell(const Status& why) {
+    if (!meeting_.facts.next.empty()) {
+      for (PeerConnection& peer : peers_) name_meeting(peer.connection, meeting_.facts.next);
+      return;
+    }
+    tell_all(why);
+    if (!is_doomed_) tell_late_ones(why);
+  }
+
   void tell_all(const Status& why) {
     for (PeerConnection& peer : peers_) {
       refuse(peer.connection, why);
