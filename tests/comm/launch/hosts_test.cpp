@@ -403,10 +403,12 @@ TEST_CASE("SIGUSR1, SIGTSTP and SIGCONT reach the ranks of all hosts, and the jo
   const Hosts hosts(2);
   const TempDirectory place;
   const std::chrono::seconds lost_after(5);  // also at the start, on a busy machine
-  Background job(hosts, place, {"--hosts", "h0,h1", "--lost-after", "5"},
-                 "while :; do sleep 0.05; done",
-                 "echo $$ >$PLACE/pid$RANK; trap 'echo >$PLACE/announcements' USR1; "
-                 "trap 'exit 0' USR2; ");
+  // Without a child, at whose start a shell cannot be stopped.
+  Background job(
+      hosts, place, {"--hosts", "h0,h1", "--lost-after", "5"},
+      "mkfifo $PLACE/never$RANK; exec 3<>$PLACE/never$RANK; while :; do read word <&3; done",
+      "echo $$ >$PLACE/pid$RANK; trap 'echo >$PLACE/announcements' USR1; "
+      "trap 'exit 0' USR2; ");
   job.await_ranks(2);
   kill(job.pid(), SIGUSR1);
   job.await_ranks(2);
@@ -417,6 +419,8 @@ TEST_CASE("SIGUSR1, SIGTSTP and SIGCONT reach the ranks of all hosts, and the jo
   REQUIRE(std::ranges::min(pids) > 0);
   const auto began = std::chrono::steady_clock::now();
   while (!std::all_of(pids.begin(), pids.end(), is_stopped)) {
+    INFO("stopped: rondo-run " << is_stopped(pids[0]) << ", rank 0 " << is_stopped(pids[1])
+                               << ", rank 1 " << is_stopped(pids[2]));
     REQUIRE(std::chrono::steady_clock::now() - began < std::chrono::seconds(30));
   }
   // Neither end takes the other for lost, however long that is.
