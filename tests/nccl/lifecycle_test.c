@@ -444,6 +444,8 @@ static void revokes(int rank) {
   ncclResult_t state = ncclInProgress;
   int x = 1;
   expect_sum(__LINE__, comm, kRanks);
+  announce(rank); /* a revocation also ends a call that is not over on every rank */
+  for (int other = 1; rank == 0 && other < kRanks; ++other) await(other);
   if (rank != 0)
     expect_error(__LINE__, ncclAllReduce(&x, &x, 1, ncclInt32, ncclSum, comm, NULL),
                  ncclRemoteError, "ncclCommRevoke");
