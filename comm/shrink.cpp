@@ -9,8 +9,9 @@
 // exists on both; it fails at once. The mark does not reach other hosts if an agent on the way has
 // ended; but the rank that passed calls the roll of the new communicator, at the same places.
 //
-// Ranks that go on without it drop it, and mark their rows of its board first. Nobody takes it from
-// then on, or goes on from it: the end of these ranks, which its board shows next, is none.
+// Ranks that continue without it mark their rows of its board, and then destroy it. The board next shows
+// that they have left, although they live. Because of the mark, no other rank takes the communicator or
+// shrinks it.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -29,7 +29,8 @@ struct PeerConnection {
 struct MeetingFacts {
   bool is_seen = false;  // rank 0 has this rank's hello: it notices if this rank leaves
   bool heard = false;    // the failure is another rank's, which has reported it
-  /// Set by the interrupt: rank 0 names this meeting to those that have come, instead of the error.
+  /// The interrupt may set it. Then rank 0 sends the ranks that have come this name instead of the
+  /// error.
   std::string next{};
 };
 

@@ -55,7 +55,7 @@ class Caller {
 
   Result<std::optional<Muster>> run() {
     if (ranks_ == 1)
-      return std::optional(found({}));  // it meets nobody, and may have no place for that
+      return std::optional(found({}));  // there is no rank to meet, and maybe no place
     for (int leader = 0; leader < rank_ && !exists_; ++leader) {
       if (is_absent(leader)) continue;
       auto muster = follow(leader);

@@ -52,8 +52,8 @@ class Survivors {
   /// `communicator`. Where only a connection was lost, these are all ranks. An error if they cannot
   /// meet, if fewer than `least` are left, or if no rank has died and no step ends any more.
   Status shrink(Communicator& communicator, const Status& why, int least);
-  /// Those that are left go on after `step`, with that global batch. `says`: on rank 0. An error if
-  /// connections were lost too often in this step.
+  /// The ranks that are left continue after `step`, with that global batch; with `says`, which is for
+  /// rank 0, this logs it. An error if connections were lost too often in this step.
   Status go_on(uint64_t step, uint64_t global_batch, bool says);
 
   bool has_lost() const { return !deaths_.empty(); }
