@@ -29,8 +29,7 @@ struct PeerConnection {
 struct MeetingFacts {
   bool is_seen = false;  // rank 0 has this rank's hello: it notices if this rank leaves
   bool heard = false;    // the failure is another rank's, which has reported it
-  /// The interrupt may set it. Then rank 0 sends the ranks that have come this name instead of the
-  /// error.
+  /// If the interrupt sets this name, rank 0 answers the waiting ranks with it instead of the error.
   std::string next{};
 };
 

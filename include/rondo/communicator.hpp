@@ -104,8 +104,8 @@ struct CallOptions {
   /// With Config::device: the cudaStream_t on which the operation is enqueued; null: the legacy
   /// default stream. Without: must be null.
   void* stream = nullptr;
-  /// The order of a tensor's dimensions in memory, from slowest to fastest: a hexadecimal digit each,
-  /// counted from 1 (0x1342 is channels-last). Equal on all ranks. 0: C order, _v calls and messages.
+  /// The order of a tensor's dimensions in memory, slowest first, as hexadecimal digits: 0x1342 is
+  /// channels-last. It must be equal on all ranks, and 0 for C order, _v calls and messages.
   uint64_t layout = 0;
   friend bool operator==(const CallOptions&, const CallOptions&) = default;
 };

@@ -19,7 +19,8 @@ constexpr std::chrono::minutes kPatience{10};
 
 /// So often a run begins again in one step, although no rank has died.
 constexpr int kMostLosses = 3;
-/// So often ranks lose each other while they agree on the state: as each of them counts by itself.
+/// The same while ranks agree on the state, where each rank counts alone. It is larger, so that the
+/// limit above, at which all ranks have the same count, ends a run first.
 constexpr int kMostLossesAtOnce = 2 * kMostLosses;
 
 template <class T>
