@@ -11,18 +11,21 @@
 #include "comm/device/device_operation.hpp"
 #include "tests/comm/schedule/builtins.hpp"
 #include "tests/comm/schedule/expectation.hpp"
+#include "tests/harness/catch.hpp"
 
 namespace rondo::engine::test {
 
 using schedule::test::Expectation;
 
 inline constexpr uint32_t kDivisor = 3;
+inline constexpr uint64_t kUntouched = 0xbadbadbadbadbad;
 
 // One operation of all ranks with its buffers.
 struct Call {
   schedule::LoweredOperation operation;
   bool direct;
   std::vector<std::vector<uint64_t>> memory = {};  // [rank] In and Out, overlapping where in place
+  std::string name = {};
   uint64_t fingerprint = 1;
 
   Expectation expectation() const {
@@ -32,7 +35,7 @@ struct Call {
     const Expectation e = expectation();
     for (size_t r = 0; r < e.ranks(); ++r) {
       const size_t size = std::max(e.in_base(r) + e.in_size(r), e.out_base(r) + e.out_size(r));
-      memory.emplace_back(size + 1, 0xbadbadbadbadbad);
+      memory.emplace_back(size + 1, kUntouched);
       if (!e.reads(r)) continue;
       for (size_t i = 0; i < e.in_size(r); ++i) {
         memory[r][e.in_base(r) + i] = schedule::test::contribution(r, i);
@@ -68,7 +71,8 @@ inline transport::cuda_ipc::SegmentSizes shape_of(uint32_t ranks,
 inline Call call_of(const schedule::test::OperationShape& shape,
                     const schedule::Limits& limits = kLimits) {
   Call call = {.operation = schedule::test::operation(shape, limits),
-               .direct = is_direct(shape.algorithm)};
+               .direct = is_direct(shape.algorithm),
+               .name = schedule::test::describe(shape, limits)};
   call.lay_out();
   return call;
 }
@@ -81,26 +85,70 @@ inline Call all_reduce(Algorithm algorithm, int ranks, uint64_t count = 500) {
 }
 
 /// Every collective by every algorithm.
-inline std::vector<Call> everything(uint32_t ranks, const std::vector<uint64_t>& counts,
-                                    std::vector<std::string>* names) {
+inline std::vector<Call> everything(uint32_t ranks, const std::vector<uint64_t>& counts) {
   std::vector<Call> calls;
   for (const auto& [collective, algorithm] : schedule::test::builtins()) {
     for (const uint64_t count : counts) {
       for (const bool in_place : {false, true}) {
         if (in_place && !algorithms::is_in_place_safe(collective, algorithm)) continue;
-        const schedule::test::OperationShape shape = {.collective = collective,
-                                                      .algorithm = algorithm,
-                                                      .ranks = static_cast<int>(ranks),
-                                                      .root = static_cast<int>(ranks) / 2,
-                                                      .in_place = in_place,
-                                                      .count = count};
-        calls.push_back(call_of(shape));
+        calls.push_back(call_of({.collective = collective,
+                                 .algorithm = algorithm,
+                                 .ranks = static_cast<int>(ranks),
+                                 .root = static_cast<int>(ranks) / 2,
+                                 .in_place = in_place,
+                                 .count = count}));
         calls.back().fingerprint = calls.size();
-        names->push_back(schedule::test::describe(shape, kLimits));
       }
     }
   }
   return calls;
+}
+
+/// Every result is right on every rank, and nothing has been written behind it.
+inline void check_results(std::vector<Call>& calls) {
+  for (Call& call : calls) {
+    if (call.operation.collective == Collective::kBarrier) continue;
+    for (size_t r = 0; r < call.memory.size(); ++r) {
+      INFO(call.name << ", rank " << r);
+      CHECK(call.expectation().right(r, call.out(r)));
+      CHECK(call.memory[r].back() == kUntouched);
+    }
+  }
+}
+
+/// Rank 0 has waited in vain for rank 1 in its first operation: of its two channels one at least
+/// says so, and what it has waited for; the other may have been told.
+template <class AnyWorld>
+void check_names_rank_1(const AnyWorld& world,
+                        DeviceReport::Awaited awaited = DeviceReport::kSlot) {
+  int named = 0;
+  for (uint32_t c = 0; c < 2; ++c) {
+    const DeviceReport& report = world.report(0, c);
+    CHECK((report.ended == DeviceReport::kTimeout || report.ended == DeviceReport::kAborted));
+    if (report.ended != DeviceReport::kTimeout) continue;
+    ++named;
+    CHECK(report.peer == 1);
+    CHECK(report.awaited == awaited);
+    CHECK(report.epoch == 1);
+  }
+  CHECK(named > 0);
+}
+
+/// Two ranks have called different things: of all channels one at least has seen it; the others may
+/// have been told.
+template <class AnyWorld>
+void check_disagreement(const AnyWorld& world) {
+  int mismatches = 0;
+  for (uint32_t r = 0; r < 2; ++r) {
+    for (uint32_t c = 0; c < 2; ++c) {
+      const DeviceReport& report = world.report(r, c);
+      CHECK((report.ended == DeviceReport::kMismatch || report.ended == DeviceReport::kAborted));
+      if (report.ended != DeviceReport::kMismatch) continue;
+      ++mismatches;
+      CHECK(report.peer == static_cast<int>(1 - r));
+    }
+  }
+  CHECK(mismatches > 0);
 }
 
 /// An operation of one rank: what every channel's block is given, on the host.

@@ -2,9 +2,6 @@
 // in a row, lanes of all pairs at once.
 #include "tests/comm/device/device_messages.hpp"
 
-#include <algorithm>
-#include <memory>
-#include <thread>
 #include <vector>
 
 #include "tests/comm/device/device_walk.hpp"
@@ -16,23 +13,12 @@ namespace {
 // Every rank's groups, one after the other, on the channels for messages.
 void walk_messages(World& world, const std::vector<std::vector<DeviceGroup>>& groups,
                    uint32_t block_threads) {
-  std::vector<std::unique_ptr<HostBlockMemory>> blocks;
-  std::vector<std::thread> threads;
-  for (uint32_t rank = 0; rank < world.shape().ranks; ++rank) {
-    for (uint32_t number = 0; number < world.shape().message_channels; ++number) {
-      blocks.push_back(std::make_unique<HostBlockMemory>(block_threads));
-      for (uint32_t t = 0; t < block_threads; ++t) {
-        threads.emplace_back([&, rank, number, t, memory = blocks.back().get()] {
-          const DeviceLinks links = world.links(rank);
-          HostBlock block{*memory, t, block_threads};
-          for (const std::vector<DeviceGroup>& of_ranks : groups) {
-            walk_group<HostBlock, HostAccess>(links, of_ranks[rank], number, block);
-          }
-        });
-      }
-    }
-  }
-  for (std::thread& thread : threads) thread.join();
+  on_blocks(all_ranks(world.shape().ranks), world.shape().message_channels, block_threads,
+            [&](uint32_t rank, uint32_t number, HostBlock& block) {
+              for (const std::vector<DeviceGroup>& of_ranks : groups) {
+                walk_group<HostBlock, HostAccess>(world.links(rank), of_ranks[rank], number, block);
+              }
+            });
 }
 
 TEST_CASE("The device engine's messages reach their counterparts, all pairs at once") {

@@ -67,33 +67,43 @@ class World {
   std::vector<std::vector<DeviceReport>> reports_;
 };
 
-/// All operations in a row on every rank of `ranks`, launches[operation][rank], with a thread (or
-/// `block_threads`) for each channel; nobody waits between two operations.
-inline void walk(World& world, const std::vector<std::vector<Launch>>& launches,
-                 const std::vector<uint32_t>& ranks, uint32_t block_threads) {
+/// body(rank, channel, block) on a thread, or `block_threads` of them, for each channel of each rank.
+template <class Body>
+void on_blocks(const std::vector<uint32_t>& ranks, uint32_t channels, uint32_t block_threads,
+               const Body& body) {
   std::vector<std::unique_ptr<HostBlockMemory>> blocks;
   std::vector<std::thread> threads;
   for (const uint32_t rank : ranks) {
-    for (uint32_t channel = 0; channel < world.shape().channels; ++channel) {
+    for (uint32_t channel = 0; channel < channels; ++channel) {
       blocks.push_back(std::make_unique<HostBlockMemory>(block_threads));
       for (uint32_t t = 0; t < block_threads; ++t) {
         threads.emplace_back([&, rank, channel, t, memory = blocks.back().get()] {
-          const DeviceLinks links = world.links(rank);
           HostBlock block{*memory, t, block_threads};
-          for (const std::vector<Launch>& launch : launches) {
-            if (channel >= launch[rank].channels) continue;
-            const DeviceOperation& operation = launch[rank].operation;
-            if (operation.protocol == Protocol::kLl && operation.staged == nullptr) {
-              DeviceEngine<HostBlock, HostAccess, true>(links, operation, channel, block).run();
-            } else {
-              DeviceEngine<HostBlock, HostAccess>(links, operation, channel, block).run();
-            }
-          }
+          body(rank, channel, block);
         });
       }
     }
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+/// All operations in a row on every rank of `ranks`, launches[operation][rank]; nobody waits between
+/// two operations.
+inline void walk(World& world, const std::vector<std::vector<Launch>>& launches,
+                 const std::vector<uint32_t>& ranks, uint32_t block_threads) {
+  on_blocks(ranks, world.shape().channels, block_threads,
+            [&](uint32_t rank, uint32_t channel, HostBlock& block) {
+              const DeviceLinks links = world.links(rank);
+              for (const std::vector<Launch>& launch : launches) {
+                if (channel >= launch[rank].channels) continue;
+                const DeviceOperation& operation = launch[rank].operation;
+                if (operation.protocol == Protocol::kLl && operation.staged == nullptr) {
+                  DeviceEngine<HostBlock, HostAccess, true>(links, operation, channel, block).run();
+                } else {
+                  DeviceEngine<HostBlock, HostAccess>(links, operation, channel, block).run();
+                }
+              }
+            });
 }
 
 /// No channel of any rank has given up, and no fence was missing anywhere so far.
