@@ -1,6 +1,5 @@
 // Averages of integers on a device: exact, or as NCCL's.
 #include <limits>
-#include <memory>
 #include <type_traits>
 #include <vector>
 
@@ -13,21 +12,16 @@ TEST_CASE("On a device, averages of integers are exact, or wrap as NCCL's") {
   for (const int size : {1, 2, 3}) {
     for (const bool wraps : {false, true}) {
       INFO(size << " ranks" << (wraps ? ", wrapping" : ""));
-      const auto gpu = std::make_shared<FakeGpu>(2);
-      const Installed installed(gpu);
-      Config config = small_config();
-      config.wrapping_averages = wraps;
-      World world(gpu, size, config);
-      REQUIRE(world.all_created());
+      Setup setup = {.gpu = gpus()};
+      setup.config.wrapping_averages = wraps;
+      Rig world(size, setup);
       const auto check = [&]<class T>(T most) {
         for (const size_t count : {size_t{1}, size_t{3000}}) {
           std::vector<std::vector<T>> data(static_cast<size_t>(size), std::vector<T>(count, most));
           for (int rank = 0; rank < size; ++rank) {
-            auto& own = data[static_cast<size_t>(rank)];
-            REQUIRE(world[rank]
-                        .all_reduce(own.data(), own.data(), count, *DataTypeOf<T>::kValue,
-                                    ReduceOp::kAvg, world.on_stream(rank))
-                        .ok());
+            must(world[rank].all_reduce(data[rank].data(), data[rank].data(), count,
+                                        *DataTypeOf<T>::kValue, ReduceOp::kAvg,
+                                        world.on_stream(rank)));
           }
           world.synchronize();
           using Word = std::make_unsigned_t<T>;

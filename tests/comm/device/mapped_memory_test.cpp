@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/comm/communicator/await.hpp"
+#include "tests/comm/device/alone.hpp"
 #include "tests/comm/device/registered_memory.hpp"
 #include "tests/harness/rank_group.hpp"
 #include "transport/memory/unique_fd.hpp"
@@ -38,7 +38,7 @@ size_t registered_pieces(const Sizes& pieces) {
   return found;
 }
 
-/// But for those that the stand-in's memory itself is.
+/// Without those that the fake GPU's memory itself is.
 size_t open_descriptors(const FakeGpu& gpu) {
   const std::filesystem::directory_iterator all("/proc/self/fd");
   return static_cast<size_t>(std::distance(begin(all), end(all))) - gpu.files();
@@ -82,20 +82,12 @@ class DescriptorLimit {
   rlimit before_{};
 };
 
-constexpr rlim_t kEnough = 4096;  // where the stand-in has many pieces, each with one
-
-std::vector<Status> register_all(World& world, const Slabs& slabs) {
-  return on_all(world,
-                [&](int rank) { return world[rank].register_memory(slabs.begin(rank), kSlab); });
-}
+constexpr rlim_t kEnough = 4096;  // where the fake GPU has many pieces, each with one
 
 /// Nothing is registered, and the communicator works on.
-void check_goes_through_slots(World& world, Slabs& slabs, FakeGpu& gpu) {
-  CHECK(gpu.mapped_pieces() == 0);
-  gpu.forget_told();
-  compare(world, slabs, {{.collective = Collective::kAllReduce, .count = 4096}});
-  CHECK_FALSE(was_told(gpu, slabs.begin(0)));
-  CHECK(gpu.trespasses == 0);
+void check_goes_through_slots(SlabRig& world) {
+  CHECK(world.gpu->mapped_pieces() == 0);
+  CHECK_FALSE(goes_directly(world, {.collective = Collective::kAllReduce, .count = 4096}));
 }
 
 TEST_CASE("Between processes, mapped memory of one piece or many is registered") {
@@ -107,41 +99,30 @@ TEST_CASE("Between processes, mapped memory of one piece or many is registered")
                                                  {many_pieces(), many_pieces(), many_pieces()}};
   for (size_t form = 0; form < forms.size(); ++form) {
     DYNAMIC_SECTION("form " << form) {
-      const auto gpu = make_gpu();
-      const Installed installed(gpu);
-      {
-        World world(gpu, static_cast<int>(forms[form].size()), roomy_config());
-        REQUIRE(world.all_created());
-        Slabs slabs(world, *gpu, forms[form]);
-        const size_t descriptors = open_descriptors(*gpu), imported = gpu->imported();
-        require_registered(world, slabs);
-        CHECK(open_descriptors(*gpu) == descriptors);
-        size_t pieces = 0;  // of all ranks, each mapped by all others
-        for (const Sizes& each : forms[form]) {
-          pieces += registered_pieces(each) * (forms[form].size() - 1);
-        }
-        CHECK(gpu->mapped_pieces() == pieces);
-        const Call call = chosen_direct(world);
-        compare(world, slabs, {call, {.collective = Collective::kAllToAll, .count = 700}, call});
-        CHECK(was_told(*gpu, slabs.begin(0)));
-        CHECK(gpu->trespasses == 0);
-        require_unregistered(world, slabs);
-        CHECK(gpu->imported() == imported);
-        check_goes_through_slots(world, slabs, *gpu);
-        require_registered(world, slabs);  // again, and the end of the communicators ends it
-        CHECK(gpu->mapped_pieces() == pieces);
+      SlabRig world(static_cast<int>(forms[form].size()), processes(), forms[form]);
+      const size_t descriptors = open_descriptors(*world.gpu), imported = world.gpu->imported();
+      require_registered(world, world.slabs);
+      CHECK(open_descriptors(*world.gpu) == descriptors);
+      size_t pieces = 0;  // of all ranks, each mapped by all others
+      for (const Sizes& each : forms[form]) {
+        pieces += registered_pieces(each) * (forms[form].size() - 1);
       }
-      CHECK(gpu->alive() == 0);
+      CHECK(world.gpu->mapped_pieces() == pieces);
+      const Call call = chosen_direct(world);
+      compare(world, world.slabs,
+              {call, {.collective = Collective::kAllToAll, .count = 700}, call});
+      CHECK(was_told(*world.gpu, world.slabs.begin(0)));
+      require_unregistered(world, world.slabs);
+      CHECK(world.gpu->imported() == imported);
+      check_goes_through_slots(world);
+      require_registered(world, world.slabs);  // again
+      CHECK(world.gpu->mapped_pieces() == pieces);
     }
   }
 }
 
 TEST_CASE("Any part of mapped memory may be registered, across the bounds of its pieces") {
-  const auto gpu = make_gpu();
-  const Installed installed(gpu);
-  World world(gpu, 2, roomy_config());
-  REQUIRE(world.all_created());
-  Slabs slabs(world, *gpu, {some_pieces(), some_pieces()});
+  SlabRig world(2, processes(), {some_pieces(), some_pieces()});
   struct Part {
     size_t from, bytes, pieces;
   };
@@ -150,166 +131,100 @@ TEST_CASE("Any part of mapped memory may be registered, across the bounds of its
        {Part{0, kPage, 1}, Part{kPage + 8, kPage - 8, 1}, Part{kPage, kPage + 1, 2},
         Part{2 * kPage, 100, 1}, Part{2 * kPage + 64, kSlab / 2 + kPage, 2},
         Part{kPage, kSlab / 2 + 6 * kPage + 1, 4}}) {
-    const auto statuses = on_all(world, [&](int rank) {
-      return world[rank].register_memory(slabs.begin(rank) + part.from, part.bytes);
-    });
-    for (int rank = 0; rank < 2; ++rank) {
-      INFO(part.from << ": " << statuses[static_cast<size_t>(rank)].to_string());
-      REQUIRE(statuses[static_cast<size_t>(rank)].ok());
+    INFO(part.from);
+    for (const Status& status : on_all(world, [&](int rank) {
+           return world[rank].register_memory(world.slabs.begin(rank) + part.from, part.bytes);
+         })) {
+      must(status);
     }
-    CHECK(gpu->mapped_pieces() == 2 * part.pieces);
-    const size_t count = part.bytes / 2 / sizeof(int32_t) - 2;
-    const auto data = [&](int rank) {
-      return reinterpret_cast<int32_t*>(slabs.begin(rank) + (part.from + 7) / 8 * 8);
-    };
+    CHECK(world.gpu->mapped_pieces() == 2 * part.pieces);
+    const Call call = forced_direct((part.bytes - 16) / 16);  // nearly fills it
+    AllPlaced found(1);
     for (int rank = 0; rank < 2; ++rank) {
-      for (size_t i = 0; i < count; ++i) data(rank)[i] = static_cast<int32_t>(i) + 7 * rank;
+      found[0].emplace_back(call, rank, 2, world.slabs.begin(rank) + (part.from + 7) / 8 * 8);
     }
+    compare(world, {call}, found);
     for (int rank = 0; rank < 2; ++rank) {
-      CallOptions options = world.on_stream(rank);
-      options.algorithm = Algorithm::kTwoShotDirect;
-      REQUIRE(
-          world[rank]
-              .all_reduce(data(rank), data(rank), count, DataType::kInt32, ReduceOp::kSum, options)
-              .ok());
+      must(world[rank].unregister_memory(world.slabs.begin(rank) + part.from));
     }
-    world.synchronize();
-    for (int rank = 0; rank < 2; ++rank) {
-      CHECK(world[rank].status().ok());
-      bool right = true;
-      for (size_t i = 0; i < count; ++i) {
-        right = right && data(rank)[i] == 2 * static_cast<int32_t>(i) + 7;
-      }
-      CHECK(right);
-      REQUIRE(world[rank].unregister_memory(slabs.begin(rank) + part.from).ok());
-    }
-    CHECK(gpu->trespasses == 0);
-    CHECK(gpu->mapped_pieces() == 0);
+    CHECK(world.gpu->mapped_pieces() == 0);
   }
 }
 
 TEST_CASE(
     "A graph's operations in mapped memory go through slots once its registration has ended") {
-  const auto gpu = make_gpu();
-  const Installed installed(gpu);
-  World world(gpu, 2, roomy_config());
-  REQUIRE(world.all_created());
-  Slabs slabs(world, *gpu, {many_pieces(), some_pieces()});
-  require_registered(world, slabs);
+  RegisteredRig world(2, processes(), {many_pieces(), some_pieces()});
   const std::vector<Call> calls = {chosen_direct(world)};
   const auto wanted = on_host(calls, 2);
-  AllPlaced found = place(slabs, calls, 2);
-  std::vector<FakeGpu::Graph> graphs;
-  for (int rank = 0; rank < 2; ++rank) REQUIRE(gpu->begin_capture(world.stream(rank)).ok());
-  issue_all(world, calls, found);
-  for (int rank = 0; rank < 2; ++rank) {
-    graphs.push_back(gpu->end_capture(world.stream(rank)).value());
-  }
+  AllPlaced found = place(world.slabs, calls, 2);
+  auto graphs = capture_all(world, [&](int rank) { issue_on(world, rank, calls, found); });
   for (const bool direct : {true, false}) {
-    if (!direct) require_unregistered(world, slabs);
-    gpu->forget_told();
-    for (int rank = 0; rank < 2; ++rank) {
-      found[0][static_cast<size_t>(rank)].put();
-    }
-    for (int rank = 0; rank < 2; ++rank) {
-      gpu->replay(graphs[static_cast<size_t>(rank)], world.stream(rank));
-    }
-    world.synchronize();
+    if (!direct) require_unregistered(world, world.slabs);
+    world.gpu->forget_told();
+    put_all(found);
+    replay_all(graphs);
     check_all(world, calls, found, wanted);
-    CHECK(was_told(*gpu, found[0][1].in()) == direct);
-    CHECK((gpu->mapped_pieces() > 0) == direct);
-    CHECK(gpu->trespasses == 0);
+    CHECK(was_told(*world.gpu, found[0][1].in()) == direct);
+    CHECK((world.gpu->mapped_pieces() > 0) == direct);
   }
 }
 
 TEST_CASE("Mapped memory that cannot be shared is refused on every rank, and goes through slots") {
   const DescriptorLimit enough(kEnough);
-  const auto gpu = make_gpu();
-  const Installed installed(gpu);
-  {
-    World world(gpu, 3, roomy_config());
-    REQUIRE(world.all_created());
-    Slabs slabs(world, *gpu, {one_piece(), some_pieces(), one_piece()});
-    // Of rank 1, on GPU 1.
-    std::byte* const long_one = gpu->create_mapped(Sizes(1025, kPage), 1);
-    std::byte* const elsewhere = gpu->create_mapped({kPage, kPage}, 1);
-    gpu->without_descriptors.insert(elsewhere + kPage);
-    struct Wrong {
-      std::byte* memory;
-      size_t bytes;
-      Code code;
-      const char* text;
-    };
-    for (const Wrong& wrong :
-         {Wrong{long_one, 1025 * kPage, Code::kUnavailable, "in more than 1024 pieces"},
-          Wrong{elsewhere, kPage + 1, Code::kUnavailable, "without a file descriptor's type"},
-          Wrong{elsewhere, 2 * kPage + 1, Code::kUnavailable, "without a file descriptor's type"},
-          Wrong{slabs.begin(1), kSlab + 1, Code::kInvalidArgument, "which ends after 1048576"},
-          Wrong{slabs.begin(1), SIZE_MAX, Code::kInvalidArgument, "which ends after 1048576"},
-          Wrong{slabs.begin(0), 100, Code::kInvalidArgument, "is on GPU 0"}}) {
-      for (const Status& status : on_all(world, [&](int rank) {
-             return rank == 1 ? world[1].register_memory(wrong.memory, wrong.bytes)
-                              : world[rank].register_memory(slabs.begin(rank), kSlab);
-           })) {
-        INFO(status.to_string());
-        CHECK(status.code() == wrong.code);
-        CHECK(status.message().find("register_memory: rank 1: ") == 0);
-        CHECK(status.message().find(wrong.text) != std::string::npos);
-      }
-      check_goes_through_slots(world, slabs, *gpu);
+  SlabRig world(3, processes(), {one_piece(), some_pieces(), one_piece()});
+  // Of rank 1, on GPU 1.
+  std::byte* const long_one = world.gpu->create_mapped(Sizes(1025, kPage), 1);
+  std::byte* const elsewhere = world.gpu->create_mapped({kPage, kPage}, 1);
+  world.gpu->without_descriptors.insert(elsewhere + kPage);
+  std::byte* const own = world.slabs.begin(1);
+  struct Wrong {
+    std::byte* memory;
+    size_t bytes;
+    Code code;
+    const char* text;
+  };
+  for (const Wrong& wrong :
+       {Wrong{long_one, 1025 * kPage, Code::kUnavailable, "in more than 1024 pieces"},
+        Wrong{elsewhere, kPage + 1, Code::kUnavailable, "without a file descriptor's type"},
+        Wrong{elsewhere, 2 * kPage + 1, Code::kUnavailable, "without a file descriptor's type"},
+        Wrong{own, kSlab + 1, Code::kInvalidArgument, "which ends after 1048576"},
+        Wrong{own, SIZE_MAX, Code::kInvalidArgument, "which ends after 1048576"},
+        Wrong{world.slabs.begin(0), 100, Code::kInvalidArgument, "is on GPU 0"}}) {
+    for (const Status& status :
+         register_all_but(1, wrong.memory, wrong.bytes, world, world.slabs)) {
+      check_failed(status, wrong.code, {wrong.text});
+      CHECK(status.message().starts_with("register_memory: rank 1: "));
     }
-    // What is enough can be.
-    for (const Status& status : on_all(world, [&](int rank) {
-           return rank == 1 ? world[1].register_memory(elsewhere, kPage)
-                            : world[rank].register_memory(slabs.begin(rank), kSlab);
-         })) {
-      CHECK(status.ok());
-    }
-    for (int rank = 0; rank < 3; ++rank) {
-      CHECK(world[rank].unregister_memory(rank == 1 ? elsewhere : slabs.begin(rank)).ok());
-    }
-    gpu->destroy_mapped(long_one);
-    gpu->destroy_mapped(elsewhere);
+    check_goes_through_slots(world);
   }
-  CHECK(gpu->alive() == 0);
+  // What is enough can be.
+  for (const Status& status : register_all_but(1, elsewhere, kPage, world, world.slabs)) {
+    must(status);
+  }
+  for (int rank = 0; rank < 3; ++rank) {
+    must(world[rank].unregister_memory(rank == 1 ? elsewhere : world.slabs.begin(rank)));
+  }
+  world.gpu->destroy_mapped(long_one);
+  world.gpu->destroy_mapped(elsewhere);
 }
 
 TEST_CASE("Where a process has ranks on several GPUs, mapped memory goes through slots") {
-  const auto gpu = make_gpu(2, 3);
-  const Installed installed(gpu);
-  World world(gpu, 3, roomy_config());
-  REQUIRE(world.all_created());
-  Slabs slabs(world, *gpu, std::vector<Sizes>(3, one_piece()));
-  for (const Status& status : register_all(world, slabs)) {
-    INFO(status.to_string());
-    CHECK(status.code() == Code::kUnavailable);
-    CHECK(status.message().find("this process has ranks on several") != std::string::npos);
+  SlabRig world(3, processes(2, 3), std::vector<Sizes>(3, one_piece()));
+  for (const Status& status : register_all(world, world.slabs)) {
+    check_failed(status, Code::kUnavailable, {"this process has ranks on several"});
   }
-  check_goes_through_slots(world, slabs, *gpu);
+  check_goes_through_slots(world);
 }
 
 TEST_CASE("Ranks of one process on one GPU share mapped memory as it is") {
-  const auto gpu = make_gpu(2, 1);
-  const Installed installed(gpu);
-  World world(gpu, 4, roomy_config());
-  REQUIRE(world.all_created());
-  Slabs slabs(world, *gpu, std::vector<Sizes>(4, some_pieces()));
-  require_registered(world, slabs);
-  CHECK(gpu->mapped_pieces() == 4 * 2 * some_pieces().size());
-  compare(world, slabs,
-          {{.collective = Collective::kAllReduce,
-            .count = 1000,
-            .algorithm = Algorithm::kTwoShotDirect}});
-  CHECK(was_told(*gpu, slabs.begin(0)));
+  RegisteredRig world(4, processes(2, 1), std::vector<Sizes>(4, some_pieces()));
+  CHECK(world.gpu->mapped_pieces() == 4 * 2 * some_pieces().size());
+  CHECK(goes_directly(world, forced_direct()));
 }
 
 TEST_CASE("Where a process may not have more descriptors, mapped memory goes through slots") {
-  const auto gpu = make_gpu();
-  const Installed installed(gpu);
-  World world(gpu, 2, roomy_config());
-  REQUIRE(world.all_created());
-  Slabs slabs(world, *gpu, {many_pieces(), some_pieces()});
-  const size_t descriptors = open_descriptors(*gpu);
+  SlabRig world(2, processes(), {many_pieces(), some_pieces()});
+  const size_t descriptors = open_descriptors(*world.gpu);
   // Not fewer than are on their way: the kernel compares those to this limit, too, and refuses to
   // send more unless the process has privileges. All of them are in use.
   constexpr int kMost = 512;
@@ -320,130 +235,100 @@ TEST_CASE("Where a process may not have more descriptors, mapped memory goes thr
   }
   std::optional<DescriptorLimit> limit;
   std::atomic<int> exported{0};
-  gpu->after_export = [&] {
+  world.gpu->after_export = [&] {
     // The last one of the first round: what follows is on its way already.
     if (++exported == 64 + static_cast<int>(some_pieces().size())) limit.emplace(kMost);
   };
-  const auto statuses = register_all(world, slabs);
+  const auto statuses = register_all(world, world.slabs);
   limit.reset();
   taken.clear();
-  gpu->after_export = {};
+  world.gpu->after_export = {};
   for (const Status& status : statuses) {
-    INFO(status.to_string());
-    CHECK(status.code() == Code::kResourceExhausted);
-    CHECK(status.message().find("raise it with ulimit -n") != std::string::npos);
-    CHECK(status.message().find("receiving descriptors") != std::string::npos);
+    check_failed(status, Code::kResourceExhausted,
+                 {"raise it with ulimit -n", "receiving descriptors"});
     CHECK(status.to_string() == statuses[0].to_string());
   }
-  CHECK(open_descriptors(*gpu) == descriptors);
-  check_goes_through_slots(world, slabs, *gpu);
-  require_registered(world, slabs);
-  compare(world, slabs, {chosen_direct(world)});
-  CHECK(was_told(*gpu, slabs.begin(0)));
+  CHECK(open_descriptors(*world.gpu) == descriptors);
+  check_goes_through_slots(world);
+  require_registered(world, world.slabs);
+  CHECK(goes_directly(world, chosen_direct(world)));
 }
 
 TEST_CASE("Whichever call of CUDA fails while mapped memory is registered, all ranks learn of it") {
-  int calls = 0;
   const size_t before = descriptors_afterwards();
-  for (int fail_at = -1; fail_at < calls || fail_at < 0; ++fail_at) {
-    const auto gpu = make_gpu();
+  fail_each_call(40, [&](Failing& failing) {
+    const Setup setup = processes();
     {
-      const Installed installed(gpu);
-      World world(gpu, 2, roomy_config());
-      REQUIRE(world.all_created());
-      Slabs slabs(world, *gpu, {some_pieces(), some_pieces()});
-      const size_t descriptors = open_descriptors(*gpu);
-      gpu->calls = 0;
-      gpu->fail_at = fail_at;
-      const auto statuses = register_all(world, slabs);
-      const bool failed = gpu->calls > fail_at && fail_at >= 0;
-      gpu->fail_at = -1;
-      if (fail_at < 0) calls = gpu->calls;
-      INFO("call " << fail_at << " of " << calls << ": " << statuses[0].to_string() << "; "
-                   << statuses[1].to_string());
+      SlabRig world(2, setup, {some_pieces(), some_pieces()});
+      const size_t descriptors = open_descriptors(*world.gpu);
+      failing.begin(*world.gpu);
+      const auto statuses = register_all(world, world.slabs);
+      failing.end(*world.gpu);
+      INFO(statuses[0].to_string() << "; " << statuses[1].to_string());
       CHECK(statuses[0].to_string() == statuses[1].to_string());
-      CHECK(open_descriptors(*gpu) == descriptors);
+      CHECK(open_descriptors(*world.gpu) == descriptors);
       CHECK(descriptors_on_their_way() == 0);
-      if (fail_at < 0) CHECK(statuses[0].ok());
-      if (!statuses[0].ok()) {
-        CHECK(failed);
-        check_goes_through_slots(world, slabs, *gpu);
-        require_registered(world, slabs);
-        compare(world, slabs, {chosen_direct(world)});
+      failing.hear(statuses[0]);
+      if (failing.told) {
+        CHECK(failing.calls > failing.call);
+        check_goes_through_slots(world);
+        require_registered(world, world.slabs);
+        compare(world, world.slabs, {chosen_direct(world)});
       }
     }
-    CHECK(gpu->alive() == 0);
-    CHECK(open_descriptors(*gpu) == before);
-  }
-  REQUIRE(calls > 40);
+    CHECK(open_descriptors(*setup.gpu) == before);
+  });
 }
 
 TEST_CASE("A rank that goes away while mapped memory is registered is named, and nothing is left") {
   const DescriptorLimit enough(kEnough);
   const size_t before = descriptors_afterwards();
-  const auto gpu = make_gpu();
-  const Installed installed(gpu);
+  const Setup setup = processes();
   {
-    World world(gpu, 3, roomy_config());
-    REQUIRE(world.all_created());
-    Slabs slabs(world, *gpu, std::vector<Sizes>(3, many_pieces()));
-    const size_t descriptors = open_descriptors(*gpu);
+    SlabRig world(3, setup, std::vector<Sizes>(3, many_pieces()));
+    const size_t descriptors = open_descriptors(*world.gpu);
     thread_local bool goes = false;
-    gpu->after_export = [&] {
+    world.gpu->after_export = [&] {
       if (goes) throw std::runtime_error("this rank has had enough");
     };
     const auto statuses = on_all(world, [&](int rank) {
       goes = rank == 1;
-      const Status status = world[rank].register_memory(slabs.begin(rank), kSlab);
+      const Status status = world[rank].register_memory(world.slabs.begin(rank), kSlab);
       if (rank == 1) world.leave(1);
       return status;
     });
     CHECK(statuses[1].message() == "this rank has had enough");
     for (const int rank : {0, 2}) {
-      INFO(statuses[static_cast<size_t>(rank)].to_string());
-      CHECK_FALSE(statuses[static_cast<size_t>(rank)].ok());
+      INFO(statuses[rank].to_string());
+      CHECK_FALSE(statuses[rank].ok());
       CHECK_FALSE(world[rank].status().ok());
     }
-    CHECK(open_descriptors(*gpu) <= descriptors);
-    gpu->after_export = {};
+    CHECK(open_descriptors(*world.gpu) <= descriptors);
+    world.gpu->after_export = {};
     world.leave(0);
     world.leave(2);
   }
-  CHECK(gpu->alive() == 0);
-  CHECK(open_descriptors(*gpu) == before);
+  CHECK(open_descriptors(*setup.gpu) == before);
 }
 
 #if !defined(__SANITIZE_THREAD__)
-/// A process that is a rank, with memory of many pieces, all of which say what the rank is.
-struct Alone {
-  std::shared_ptr<FakeGpu> gpu = make_gpu(0);
-  const Installed installed{gpu};
-  Stream stream = *gpu->create_stream();
-  std::optional<Communicator> ranks;
-  std::byte* base = nullptr;
-
-  Alone(const TempDirectory& directory, int rank, int size) {
-    Config config = testing::world_config(directory.path(), rank, size, roomy_config());
-    config.device = rank % 2;
-    auto made = Communicator::create(config);
-    testing::expect_ok(made.status(), "create");
-    ranks = std::move(*made);
-    base = gpu->create_mapped(many_pieces(), rank % 2);
-  }
-  ~Alone() {
+/// A rank with memory of many pieces.
+struct AloneWithMemory : Alone {
+  AloneWithMemory(const TempDirectory& directory, int rank, int size)
+      : Alone(make_gpu(0), directory, rank, size, roomy_config()),
+        base(gpu->create_mapped(many_pieces(), rank % 2)) {}
+  ~AloneWithMemory() {
     ranks.reset();
     gpu->destroy_mapped(base);
-    (void)gpu->destroy_stream(stream);
   }
-  Alone(const Alone&) = delete;
-  Alone& operator=(const Alone&) = delete;
+  std::byte* const base;
 };
 
 TEST_CASE("Processes reach each other's mapped memory by descriptors") {
   constexpr int kRanks = 3, kCount = 2000;
   const TempDirectory directory;
-  testing::ForkGang gang(kRanks, [&](int rank, testing::Link&) {
-    Alone self(directory, rank, kRanks);
+  testing::require_all_ok(testing::run_ranks(testing::How::kForks, kRanks, [&](int rank) {
+    AloneWithMemory self(directory, rank, kRanks);
     const size_t descriptors = open_descriptors(*self.gpu);
     for (int turn = 0; turn < 2; ++turn) {
       testing::expect_ok(self.ranks->register_memory(self.base + 100, kSlab), "register");
@@ -451,13 +336,9 @@ TEST_CASE("Processes reach each other's mapped memory by descriptors") {
       testing::expect_eq(self.gpu->mapped_pieces(), 2 * many_pieces().size(), "mapped");
       auto* const data = reinterpret_cast<int32_t*>(self.base + 104);
       for (int i = 0; i < kCount; ++i) data[i] = i + 7 * rank;
-      CallOptions options;
-      options.stream = self.stream;
-      options.algorithm = Algorithm::kTwoShotDirect;
       self.gpu->forget_told();
       testing::expect_ok(
-          self.ranks->all_reduce(data, data, kCount, DataType::kInt32, ReduceOp::kSum, options),
-          "all-reduce");
+          sum(*self.ranks, data, data, kCount, self.options(Algorithm::kTwoShotDirect)), "sum");
       testing::expect_ok(self.gpu->synchronize(self.stream), "synchronize");
       testing::expect_ok(self.ranks->status(), "status");
       for (int i = 0; i < kCount; ++i) testing::expect_eq(data[i], 3 * i + 21, "sum");
@@ -466,18 +347,14 @@ TEST_CASE("Processes reach each other's mapped memory by descriptors") {
       testing::expect_eq(self.gpu->mapped_pieces(), size_t{0}, "mapped after the end");
       testing::expect_eq(open_descriptors(*self.gpu), descriptors, "descriptors after the end");
     }
-  });
-  for (const auto& result : gang.join()) {
-    INFO(result.message);
-    CHECK(result.ok);
-  }
+  }));
 }
 
 TEST_CASE("A process that is killed while mapped memory is registered is named to the others") {
   constexpr int kRanks = 3;
   const TempDirectory directory;
   testing::ForkGang gang(kRanks, [&](int rank, testing::Link& link) {
-    Alone self(directory, rank, kRanks);
+    AloneWithMemory self(directory, rank, kRanks);
     const size_t descriptors = open_descriptors(*self.gpu);
     int exported = 0;
     self.gpu->after_export = [&] {
@@ -485,20 +362,14 @@ TEST_CASE("A process that is killed while mapped memory is registered is named t
       link.announce("exporting");
       link.await("nothing");
     };
-    const Status status = self.ranks->register_memory(self.base, kAll);
-    testing::expect(status.code() == Code::kPeerDied, status.to_string());
-    testing::expect(status.message().find("rank 1") != std::string::npos, status.to_string());
+    expect_failed(self.ranks->register_memory(self.base, kAll), Code::kPeerDied, "rank 1");
     testing::expect(open_descriptors(*self.gpu) <= descriptors, "descriptors");
     self.ranks.reset();
     testing::expect_eq(self.gpu->mapped_pieces(), size_t{0}, "mapped");
   });
   gang.await(1, "exporting");
   gang.kill(1, SIGKILL);
-  const auto results = gang.join();
-  for (const size_t rank : {0, 2}) {
-    INFO(results[rank].message);
-    CHECK(results[rank].ok);
-  }
+  check_survivors(gang);
 }
 #endif
 

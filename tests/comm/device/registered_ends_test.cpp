@@ -12,96 +12,67 @@ namespace rondo::device::test {
 namespace {
 
 TEST_CASE("A place in the table that one rank still uses is given out on no rank") {
-  const auto gpu = make_gpu();
-  const Installed installed(gpu);
-  World world(gpu, 2, roomy_config());
-  REQUIRE(world.all_created());
+  Rig world(2, processes());
   for (int late = 0; late < 2; ++late) {
-    Slabs first(world, *gpu), second(world, *gpu);
+    Slabs first(world, *world.gpu), second(world, *world.gpu);
     require_registered(world, first);
-    REQUIRE(world[1 - late].unregister_memory(first.begin(1 - late)).ok());
+    must(world[1 - late].unregister_memory(first.begin(1 - late)));
     require_registered(world, second);
-    gpu->forget_told();
+    world.gpu->forget_told();
     compare(world, second, {chosen_direct(world)});
-    CHECK(was_told(*gpu, second.begin(0)));
+    CHECK(was_told(*world.gpu, second.begin(0)));
     require_unregistered(world, second);
-    REQUIRE(world[late].unregister_memory(first.begin(late)).ok());
+    must(world[late].unregister_memory(first.begin(late)));
   }
-  CHECK(gpu->trespasses == 0);
 }
 
 TEST_CASE("After the end of a registration operations go through slots, until there is another") {
-  const auto gpu = make_gpu();
-  const Installed installed(gpu);
-  {
-    World world(gpu, 2, roomy_config());
-    REQUIRE(world.all_created());
-    Slabs slabs(world, *gpu);
-    require_registered(world, slabs);
-    const size_t imported = gpu->imported();
-    const Call call = chosen_direct(world);
-    compare(world, slabs, {call});
-    CHECK(was_told(*gpu, slabs.begin(0)));
-    require_unregistered(world, slabs);
-    CHECK(gpu->imported() == imported - 2);
-    gpu->forget_told();
-    compare(world, slabs, {call});
-    CHECK_FALSE(was_told(*gpu, slabs.begin(0)));
-    require_registered(world, slabs);
-    gpu->forget_told();
-    compare(world, slabs, {call});
-    CHECK(was_told(*gpu, slabs.begin(0)));
-    CHECK(gpu->trespasses == 0);
-    require_unregistered(world, slabs);
-  }
-  CHECK(gpu->alive() == 0);
+  RegisteredRig world(2);
+  const size_t imported = world.gpu->imported();
+  const Call call = chosen_direct(world);
+  CHECK(goes_directly(world, call));
+  require_unregistered(world, world.slabs);
+  CHECK(world.gpu->imported() == imported - 2);
+  CHECK_FALSE(goes_directly(world, call));
+  require_registered(world, world.slabs);
+  CHECK(goes_directly(world, call));
 }
 
 TEST_CASE("A registration that kernels use ends when they have ended, and nobody waits for it") {
-  const auto gpu = make_gpu();
-  const Installed installed(gpu);
-  World world(gpu, 2, roomy_config());
-  REQUIRE(world.all_created());
-  Slabs slabs(world, *gpu);
-  require_registered(world, slabs);
-  const size_t imported = gpu->imported();
+  RegisteredRig world(2);
+  const size_t imported = world.gpu->imported();
   const Call call = chosen_direct(world);
   const auto wanted = on_host({call}, 2);
-  AllPlaced found = place(slabs, {call}, 2);
-  gpu->hold(world.stream(0));
+  AllPlaced found = place(world.slabs, {call}, 2);
+  world.gpu->hold(world.stream(0));
   issue_all(world, {call}, found);
-  require_unregistered(world, slabs);
-  for (int rank = 0; rank < 2; ++rank) CHECK(world[rank].status().ok());
-  CHECK(gpu->imported() == imported);
-  gpu->let_go(world.stream(0));
-  world.synchronize();
+  require_unregistered(world, world.slabs);
+  check_all_ok(world);
+  CHECK(world.gpu->imported() == imported);
+  world.gpu->let_go(world.stream(0));
   check_all(world, {call}, found, wanted);  // which calls status()
-  CHECK(was_told(*gpu, found[0][0].in()));
-  CHECK(gpu->imported() == imported - 2);
+  CHECK(was_told(*world.gpu, found[0][0].in()));
+  CHECK(world.gpu->imported() == imported - 2);
 }
 
 TEST_CASE("No call waits while status() in another thread ends a registration") {
-  const auto gpu = make_gpu();
-  const Installed installed(gpu);
   std::atomic<bool> holds{false}, is_held{false};
-  gpu->before_copy = [&](const std::byte*, const std::byte*) {
+  RegisteredRig world(2);
+  Slabs others(world, *world.gpu);
+  require_registered(world, others);
+  world.gpu->before_copy = [&](const std::byte*, const std::byte*) {
     if (!holds) return;
     is_held = true;
     holds.wait(true);
   };
-  World world(gpu, 2, roomy_config());
-  REQUIRE(world.all_created());
-  Slabs slabs(world, *gpu), others(world, *gpu);
-  require_registered(world, slabs);
-  require_registered(world, others);
   const Call call = chosen_direct(world);
   const auto wanted = on_host({call}, 2);
-  AllPlaced found = place(slabs, {call}, 2), after = place(others, {call}, 2);
-  const size_t imported = gpu->imported();
-  gpu->hold(world.stream(0));
+  AllPlaced found = place(world.slabs, {call}, 2), after = place(others, {call}, 2);
+  const size_t imported = world.gpu->imported();
+  world.gpu->hold(world.stream(0));
   issue_all(world, {call}, found);
-  require_unregistered(world, slabs);
-  gpu->let_go(world.stream(0));
+  require_unregistered(world, world.slabs);
+  world.gpu->let_go(world.stream(0));
   world.synchronize();
   holds = true;  // copies to the table
   Status seen;
@@ -111,141 +82,94 @@ TEST_CASE("No call waits while status() in another thread ends a registration") 
   holds = false;
   holds.notify_all();
   looks.join();
-  CHECK(seen.ok());
-  CHECK(gpu->imported() == imported - 1);  // the copy did not take the ten seconds that it may
-  world.synchronize();
+  must(seen);
+  CHECK(world.gpu->imported() ==
+        imported - 1);  // the copy did not take the ten seconds that it may
   check_all(world, {call}, after, wanted);
 }
 
 TEST_CASE(
     "Memory that was freed and allocated again at its address is usable once it is registered") {
-  const auto gpu = make_gpu();
-  const Installed installed(gpu);
-  {
-    World world(gpu, 2, roomy_config());
-    REQUIRE(world.all_created());
-    Slabs slabs(world, *gpu);
-    require_registered(world, slabs);
-    const Call call = chosen_direct(world);
-    compare(world, slabs, {call});
-    for (int rank = 0; rank < 2; ++rank) gpu->renew(slabs.begin(rank) - kBefore);
-    require_registered(world, slabs);
-    gpu->forget_told();
-    compare(world, slabs, {call});
-    CHECK(was_told(*gpu, slabs.begin(0)));
-  }
-  CHECK(gpu->alive() == 0);
+  RegisteredRig world(2);
+  const Call call = chosen_direct(world);
+  CHECK(goes_directly(world, call));
+  world.slabs.renew();
+  require_registered(world, world.slabs);
+  CHECK(goes_directly(world, call));
 }
 
 TEST_CASE(
     "Memory at its address of before is registered when kernels have let go of what was there") {
-  const auto gpu = make_gpu();
-  gpu->keeps_places = true;
-  const Installed installed(gpu);
-  World world(gpu, 2, roomy_config());
-  REQUIRE(world.all_created());
-  Slabs slabs(world, *gpu);
-  require_registered(world, slabs);
+  RegisteredRig world(2);
+  world.gpu->keeps_places = true;
   const Call call = chosen_direct(world);
-  AllPlaced found = place(slabs, {call}, 2);
-  gpu->hold(world.stream(0));
+  AllPlaced found = place(world.slabs, {call}, 2);
+  world.gpu->hold(world.stream(0));
   issue_all(world, {call}, found);
-  require_unregistered(world, slabs);
-  for (int rank = 0; rank < 2; ++rank) gpu->renew(slabs.begin(rank) - kBefore);
+  require_unregistered(world, world.slabs);
+  world.slabs.renew();
   std::thread ends([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    gpu->let_go(world.stream(0));
+    world.gpu->let_go(world.stream(0));
   });
-  const auto statuses = on_all(
-      world, [&](int rank) { return world[rank].register_memory(slabs.begin(rank), kSlab); });
+  const auto statuses = register_all(world, world.slabs);
   ends.join();
-  for (const Status& status : statuses) CHECK(status.to_string() == Status().to_string());
-  gpu->forget_told();
-  compare(world, slabs, {call});
-  CHECK(was_told(*gpu, slabs.begin(0)));
+  for (const Status& status : statuses) must(status);
+  CHECK(goes_directly(world, call));
 }
 
-TEST_CASE("Memory that was freed before it was unregistered is not registered anew, but goes on") {
-  const auto gpu = make_gpu();
-  gpu->keeps_places = true;
-  const Installed installed(gpu);
-  World world(gpu, 2, roomy_config());
-  REQUIRE(world.all_created());
-  Slabs slabs(world, *gpu);
-  require_registered(world, slabs);
-  for (int rank = 0; rank < 2; ++rank) gpu->renew(slabs.begin(rank) - kBefore);
-  for (const Status& status : on_all(world, [&](int rank) {
-         return world[rank].register_memory(slabs.begin(rank), kSlab);
-       })) {
-    INFO(status.to_string());
-    CHECK(status.code() == Code::kUnavailable);
-    CHECK(status.message().find("go through slots") != std::string::npos);
+TEST_CASE("Memory that was freed before it was unregistered is not registered again, but is used") {
+  RegisteredRig world(2);
+  world.gpu->keeps_places = true;
+  world.slabs.renew();
+  for (const Status& status : register_all(world, world.slabs)) {
+    check_failed(status, Code::kUnavailable, {"go through slots"});
   }
-  require_unregistered(world, slabs);
-  compare(world, slabs, {chosen_direct(world)});
-  require_registered(world, slabs);
-  compare(world, slabs, {chosen_direct(world)});
+  require_unregistered(world, world.slabs);
+  compare(world, world.slabs, {chosen_direct(world)});
+  require_registered(world, world.slabs);
+  compare(world, world.slabs, {chosen_direct(world)});
 }
 
 TEST_CASE("Using a registration that has ended on another rank is a mismatch") {
-  const auto gpu = make_gpu();
-  const Installed installed(gpu);
-  World world(gpu, 2, roomy_config());
-  REQUIRE(world.all_created());
-  Slabs first(world, *gpu), second(world, *gpu);
-  require_registered(world, first);
+  RegisteredRig world(2);
+  Slabs second(world, *world.gpu);
   require_registered(world, second);
   const Call call = chosen_direct(world);
-  REQUIRE(world[0].unregister_memory(first.begin(0)).ok());
+  must(world[0].unregister_memory(world.slabs.begin(0)));
   AllPlaced found(1);
   found[0].emplace_back(call, 0, 2, second.begin(0));
-  found[0].emplace_back(call, 1, 2, first.begin(1));
+  found[0].emplace_back(call, 1, 2, world.slabs.begin(1));
   issue_all(world, {call}, found);
   world.synchronize();
-  for (int rank = 0; rank < 2; ++rank) {
-    const Status status = world[rank].status();
-    INFO(status.to_string());
-    CHECK(status.code() == Code::kMismatch);
-    CHECK(status.message().find("rank 1 uses a registration there that has ended on rank 0") !=
-          std::string::npos);
-  }
-  CHECK(gpu->trespasses == 0);
-  REQUIRE(world[1].unregister_memory(first.begin(1)).ok());
+  check_all_failed(world, Code::kMismatch,
+                   {"rank 1 uses a registration there that has ended on rank 0"});
+  must(world[1].unregister_memory(world.slabs.begin(1)));
   require_unregistered(world, second);
 }
 
 TEST_CASE("More registrations than there are places are refused on every rank alike") {
-  const auto gpu = make_gpu();
-  const Installed installed(gpu);
-  World world(gpu, 2);
-  REQUIRE(world.all_created());
-  Slabs slabs(world, *gpu);
-  const auto statuses = on_all(world, [&](int rank) {
-    for (uint32_t i = 0; i < transport::cuda_ipc::kMostRegistrations; ++i) {
-      RONDO_TRY(world[rank].register_memory(slabs.begin(rank) + i, 100));
-    }
-    return Status();
-  });
-  for (const Status& status : statuses) REQUIRE(status.ok());
-  const auto one_more = [&](int rank) {
-    return world[rank].register_memory(slabs.begin(rank), kSlab);
-  };
-  for (const Status& status : on_all(world, one_more)) {
-    CHECK(status.code() == Code::kResourceExhausted);
-    CHECK(status.message().find("256 registrations") != std::string::npos);
+  SlabRig world(2);
+  constexpr uint32_t kMost = transport::cuda_ipc::kMostRegistrations;
+  for (const Status& status : on_all(world, [&](int rank) {
+         for (uint32_t i = 0; i < kMost; ++i) {
+           RONDO_TRY(world[rank].register_memory(world.slabs.begin(rank) + i, 100));
+         }
+         return Status();
+       })) {
+    must(status);
+  }
+  for (const Status& status : register_all(world, world.slabs)) {
+    check_failed(status, Code::kResourceExhausted, {"256 registrations"});
   }
   for (int rank = 0; rank < 2; ++rank) {
-    REQUIRE(world[rank].unregister_memory(slabs.begin(rank) + 9).ok());
+    must(world[rank].unregister_memory(world.slabs.begin(rank) + 9));
   }
-  for (const Status& status : on_all(world, one_more)) CHECK(status.ok());
-  compare(world, slabs,
-          {{.collective = Collective::kAllReduce,
-            .count = 1000,
-            .algorithm = Algorithm::kTwoShotDirect}});
-  CHECK(gpu->trespasses == 0);
+  require_registered(world, world.slabs);
+  compare(world, world.slabs, {forced_direct()});
   for (int rank = 0; rank < 2; ++rank) {
-    for (uint32_t i = 1; i < transport::cuda_ipc::kMostRegistrations; ++i) {
-      CHECK(world[rank].unregister_memory(slabs.begin(rank) + i).ok() == (i != 9));
+    for (uint32_t i = 1; i < kMost; ++i) {
+      CHECK(world[rank].unregister_memory(world.slabs.begin(rank) + i).ok() == (i != 9));
     }
   }
 }

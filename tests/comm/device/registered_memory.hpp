@@ -5,11 +5,10 @@
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <thread>
+#include <utility>
 #include <vector>
 
-#include "comm/algorithms/algorithm.hpp"
-#include "tests/comm/device/world.hpp"
+#include "tests/comm/device/calls.hpp"
 
 namespace rondo::device::test {
 
@@ -23,10 +22,8 @@ inline std::shared_ptr<FakeGpu> make_gpu(int ranks_of_a_process = 1, int devices
   return gpu;
 }
 
-inline Config roomy_config() {
-  Config config = small_config();
-  config.slot_bytes = 4096;
-  return config;
+inline Setup processes(int ranks_of_a_process = 1, int devices = 2) {
+  return {.gpu = make_gpu(ranks_of_a_process, devices), .config = roomy_config()};
 }
 
 /// A call's buffers at some place in device memory.
@@ -55,21 +52,16 @@ class Placed {
 class Slabs {
  public:
   using Sizes = std::vector<size_t>;
-  /// `pieces`: by rank, empty: memory of device_alloc(); else of physical allocations of these sizes,
-  /// kBefore + kSlab together, as cuMemMap() puts them side by side.
+  /// `pieces`: by rank, empty: memory of device_alloc(); otherwise of physical allocations of these
+  /// sizes, kBefore + kSlab together, as cuMemMap() puts them side by side.
   Slabs(World& world, FakeGpu& gpu, std::vector<Sizes> pieces = {})
       : world_(world), gpu_(gpu), pieces_(std::move(pieces)), used_(Sizes(world.size())) {
     pieces_.resize(used_.size());
     for (int rank = 0; rank < world.size(); ++rank) {
       const int device = rank % static_cast<int>(gpu.devices.size());
-      const Sizes& own = pieces_[static_cast<size_t>(rank)];
-      if (own.empty()) {
-        auto made = device_alloc(kBefore + kSlab, device);
-        REQUIRE(made.ok());
-        base_.push_back(static_cast<std::byte*>(*made));
-      } else {
-        base_.push_back(gpu.create_mapped(own, device));
-      }
+      base_.push_back(pieces_[rank].empty()
+                          ? static_cast<std::byte*>(device_alloc(kBefore + kSlab, device).value())
+                          : gpu.create_mapped(pieces_[rank], device));
       if (gpu.ranks_of_a_process == 1) {
         gpu.belongs_to(static_cast<uint32_t>(rank), base_.back(), kBefore + kSlab);
       }
@@ -90,16 +82,20 @@ class Slabs {
   Slabs(const Slabs&) = delete;
   Slabs& operator=(const Slabs&) = delete;
 
-  std::byte* begin(int rank) const { return base_[static_cast<size_t>(rank)] + kBefore; }
+  std::byte* begin(int rank) const { return base_[rank] + kBefore; }
+  int32_t* ints(int rank) const { return reinterpret_cast<int32_t*>(begin(rank)); }
   /// Each rank's at another offset.
   std::byte* take(int rank, size_t bytes) {
-    size_t& used = used_[static_cast<size_t>(rank)];
-    const size_t at = used + 8 * static_cast<size_t>(rank);
-    used = (at + bytes + 63) / 64 * 64;
-    REQUIRE(used <= kSlab);
+    const size_t at = used_[rank] + 8 * static_cast<size_t>(rank);
+    used_[rank] = (at + bytes + 63) / 64 * 64;
+    REQUIRE(used_[rank] <= kSlab);
     return begin(rank) + at;
   }
   void clear() { used_.assign(used_.size(), 0); }
+  /// As if all of it were freed and allocated again, at the same addresses.
+  void renew() {
+    for (std::byte* const each : base_) gpu_.renew(each);
+  }
 
  private:
   World& world_;
@@ -111,31 +107,52 @@ class Slabs {
 
 /// On all ranks at once.
 inline std::vector<Status> on_all(World& world, const std::function<Status(int rank)>& call) {
-  std::vector<Status> statuses(static_cast<size_t>(world.size()));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < world.size(); ++rank) {
-    threads.emplace_back([&, rank] { statuses[static_cast<size_t>(rank)] = call(rank); });
-  }
-  for (std::thread& thread : threads) thread.join();
+  std::vector<Status> statuses(world.size());
+  on_threads(world.size(), [&](int rank) { statuses[rank] = call(rank); });
   return statuses;
 }
 
-inline void require_registered(World& world, const Slabs& slabs) {
-  for (const Status& status : on_all(world, [&](int rank) {
-         return world[rank].register_memory(slabs.begin(rank), kSlab);
-       })) {
-    INFO(status.to_string());
-    REQUIRE(status.ok());
-  }
+inline std::vector<Status> register_all(World& world, const Slabs& slabs, size_t bytes = kSlab) {
+  return on_all(world,
+                [&](int rank) { return world[rank].register_memory(slabs.begin(rank), bytes); });
+}
+/// The same, but for one rank, which registers something else.
+inline std::vector<Status> register_all_but(int other, void* memory, size_t bytes, World& world,
+                                            const Slabs& slabs) {
+  return on_all(world, [&](int rank) {
+    return rank == other ? world[rank].register_memory(memory, bytes)
+                         : world[rank].register_memory(slabs.begin(rank), kSlab);
+  });
+}
+
+inline void require_registered(World& world, const Slabs& slabs, size_t bytes = kSlab) {
+  for (const Status& status : register_all(world, slabs, bytes)) must(status);
 }
 
 inline void require_unregistered(World& world, const Slabs& slabs) {
   for (int rank = 0; rank < world.size(); ++rank) {
-    REQUIRE(world[rank].unregister_memory(slabs.begin(rank)).ok());
+    must(world[rank].unregister_memory(slabs.begin(rank)));
   }
 }
 
-using AllPlaced = std::vector<std::vector<Placed>>;  // [call][rank]
+/// Ranks with slabs, which are not registered yet.
+struct SlabRig : Rig {
+  explicit SlabRig(int ranks, const Setup& setup = processes(),
+                   const std::vector<Slabs::Sizes>& pieces = {})
+      : Rig(ranks, setup), slabs(*this, *gpu, pieces) {}
+  Slabs slabs;
+};
+
+/// The same, registered.
+struct RegisteredRig : SlabRig {
+  explicit RegisteredRig(int ranks, const Setup& setup = processes(),
+                         const std::vector<Slabs::Sizes>& pieces = {})
+      : SlabRig(ranks, setup, pieces) {
+    require_registered(*this, slabs);
+  }
+};
+
+using AllPlaced = OfAll<Placed>;
 
 inline AllPlaced place(Slabs& slabs, const std::vector<Call>& calls, int size) {
   AllPlaced found(calls.size());
@@ -148,43 +165,17 @@ inline AllPlaced place(Slabs& slabs, const std::vector<Call>& calls, int size) {
   return found;
 }
 
-inline void issue_all(World& world, const std::vector<Call>& calls, AllPlaced& found) {
-  for (int rank = 0; rank < world.size(); ++rank) {
-    for (size_t i = 0; i < calls.size(); ++i) {
-      INFO(calls[i].to_string() << ", rank " << rank);
-      const Status status =
-          issue(world[rank], calls[i], found[i][static_cast<size_t>(rank)], world.on_stream(rank));
-      INFO(status.to_string());
-      REQUIRE(status.ok());
-    }
-  }
-}
-
-inline void check_all(World& world, const std::vector<Call>& calls, const AllPlaced& found,
-                      const std::vector<std::vector<Buffers>>& wanted) {
-  for (int rank = 0; rank < world.size(); ++rank) {
-    INFO(world[rank].status().to_string());
-    CHECK(world[rank].status().ok());
-    for (size_t i = 0; i < calls.size(); ++i) {
-      INFO(calls[i].to_string() << ", rank " << rank << " of " << world.size());
-      const auto r = static_cast<size_t>(rank);
-      CHECK(found[i][r].holds(wanted[i][r]));
-    }
+/// As they were before the calls.
+inline void put_all(AllPlaced& found) {
+  for (auto& ranks : found) {
+    for (Placed& each : ranks) each.put();
   }
 }
 
 /// Enqueues all calls on all ranks; then compares with the host's results.
 inline void compare(World& world, Slabs& slabs, const std::vector<Call>& calls) {
-  const auto wanted = on_host(calls, world.size());
   slabs.clear();
-  AllPlaced found = place(slabs, calls, world.size());
-  issue_all(world, calls, found);
-  world.synchronize();
-  check_all(world, calls, found, wanted);
-}
-
-inline bool is_direct(Algorithm algorithm) {
-  return algorithms::traits_of(algorithm).needs.references;
+  compare(world, calls, place(slabs, calls, world.size()));
 }
 
 /// An all-reduce for which the communicator itself chooses a direct algorithm.
@@ -198,9 +189,22 @@ inline Call chosen_direct(World& world) {
   return {};
 }
 
+/// An all-reduce by a direct algorithm, whatever the communicator would choose.
+inline Call forced_direct(size_t count = 1000) {
+  return {
+      .collective = Collective::kAllReduce, .count = count, .algorithm = Algorithm::kTwoShotDirect};
+}
+
 // Whether the last operations of that buffer were direct.
 inline bool was_told(FakeGpu& gpu, const void* memory) {
   return gpu.told().count(static_cast<const std::byte*>(memory)) > 0;
+}
+
+/// Whether `call` goes directly from and to the slabs; its results are right in any case.
+inline bool goes_directly(SlabRig& world, const Call& call) {
+  world.gpu->forget_told();
+  compare(world, world.slabs, {call});
+  return was_told(*world.gpu, world.slabs.begin(0));
 }
 
 }  // namespace rondo::device::test

@@ -1,17 +1,22 @@
-// Ranks with communicators on a stand-in for GPUs (fake_gpu.hpp). Threads make the communicators;
+// Ranks with communicators on the fake CUDA runtime (fake_gpu.hpp). Threads make the communicators;
 // then one thread drives all of them: no call may wait for a peer, so it must get through.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
+#include <source_location>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "comm/bootstrap/host.hpp"
+#include "tests/comm/communicator/await.hpp"
 #include "tests/comm/communicator/world.hpp"
 #include "tests/comm/device/fake_gpu.hpp"
 
@@ -71,20 +76,56 @@ class Pretended {
   void (*const before_)(int, comm::RankHost&);
 };
 
-inline bool says(const Status& status, const std::string& text) {
-  INFO(status.to_string());
+/// Fails the test at `at` unless a call succeeded.
+inline void must(const Status& status, std::source_location at = std::source_location::current()) {
+  INFO("line " << at.line() << ": " << status.to_string());
+  REQUIRE(status.ok());
+}
+
+inline bool says(const Status& status, const std::string& text,
+                 std::source_location at = std::source_location::current()) {
+  INFO("line " << at.line() << ": " << status.to_string());
   const bool found = status.message().find(text) != std::string::npos;
   CHECK(found);
   return found;
 }
 
+/// A call failed with this code, and each of the texts is in its message.
+inline void check_failed(const Status& status, Code code,
+                         const std::vector<std::string>& texts = {},
+                         std::source_location at = std::source_location::current()) {
+  INFO("line " << at.line() << ": " << status.to_string());
+  CHECK(status.code() == code);
+  for (const std::string& text : texts) says(status, text, at);
+}
+
+/// The same for bodies of ranks.
+inline void expect_failed(const Status& status, Code code, const std::string& text = "") {
+  testing::expect(status.code() == code, status.to_string());
+  testing::expect_contains(status.message(), text);
+}
+
+/// Runs body(rank) on a thread for each rank, at once.
+inline void on_threads(int ranks, const std::function<void(int rank)>& body) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) threads.emplace_back(body, rank);
+  for (std::thread& thread : threads) thread.join();
+}
+
 /// Small slots, so that little data reaches many rounds.
-inline Config small_config() {
+inline Config small_config(std::chrono::milliseconds timeout = {}) {
   Config config;
+  config.timeout = timeout;
   config.channels = 2;
   config.slots = 4;
   config.slot_bytes = 256;
   config.device = 0;
+  return config;
+}
+
+inline Config roomy_config() {
+  Config config = small_config();
+  config.slot_bytes = 4096;
   return config;
 }
 
@@ -95,56 +136,45 @@ class World {
       : gpu_(std::move(gpu)), made_(static_cast<size_t>(size)) {
     const TempDirectory directory;
     const auto devices = static_cast<int>(gpu_->devices.size());
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < size; ++rank) {
-      threads.emplace_back([&, rank] {
-        Config own = config_of(directory, rank, size, config);
-        own.device = rank % devices;
-        auto communicator = Communicator::create(own);
-        made_[static_cast<size_t>(rank)].status = communicator.status();
-        if (communicator.ok()) {
-          made_[static_cast<size_t>(rank)].communicator = std::move(*communicator);
-        }
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    for (Made& made : made_) {
-      // Not one of the calls that a test lets fail.
-      auto stream = gpu_->FakeGpu::create_stream();
-      if (stream.ok()) made.stream = *stream;
-    }
+    on_threads(size, [&](int rank) {
+      Config own = config_of(directory, rank, size, config);
+      own.device = rank % devices;
+      auto communicator = Communicator::create(own);
+      made_[rank].status = communicator.status();
+      if (communicator.ok()) made_[rank].communicator = std::move(*communicator);
+    });
+    for (Made& made : made_) made.stream = add_stream();
   }
   ~World() {
     // At once, as ranks do: each waits a while for other hosts' last words.
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < size(); ++rank) threads.emplace_back([this, rank] { leave(rank); });
-    for (std::thread& thread : threads) thread.join();
-    for (Made& made : made_) {
-      if (made.stream != nullptr) (void)gpu_->destroy_stream(made.stream);
+    on_threads(size(), [this](int rank) { leave(rank); });
+    for (const Stream stream : streams_) {
+      if (stream != nullptr) (void)gpu_->destroy_stream(stream);
     }
   }
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
   int size() const { return static_cast<int>(made_.size()); }
-  const Status& created(int rank) const { return made_[static_cast<size_t>(rank)].status; }
+  const Status& created(int rank) const { return made_[rank].status; }
   bool all_created() const {
-    for (const Made& made : made_) {
-      if (!made.communicator) return false;
-    }
-    return true;
+    return std::all_of(made_.begin(), made_.end(),
+                       [](const Made& made) { return made.communicator.has_value(); });
   }
-  Communicator& operator[](int rank) { return *made_[static_cast<size_t>(rank)].communicator; }
-  Stream stream(int rank) const { return made_[static_cast<size_t>(rank)].stream; }
-  CallOptions on_stream(int rank) const {
-    CallOptions options;
-    options.stream = stream(rank);
-    return options;
+  Communicator& operator[](int rank) { return *made_[rank].communicator; }
+  Stream stream(int rank) const { return made_[rank].stream; }
+  CallOptions on_stream(int rank, Algorithm algorithm = Algorithm::kAuto) const {
+    return {.algorithm = algorithm, .stream = stream(rank)};
   }
-  void leave(int rank) { made_[static_cast<size_t>(rank)].communicator.reset(); }
+  /// A further one, which ends with the world; the default stream if that call of CUDA is to fail.
+  Stream add_stream() {
+    const auto stream = gpu_->create_stream();
+    return streams_.emplace_back(stream.ok() ? *stream : nullptr);
+  }
+  void leave(int rank) { made_[rank].communicator.reset(); }
   /// Until all streams are through.
   void synchronize() {
-    for (const Made& made : made_) gpu_->drain(made.stream);
+    for (const Stream stream : streams_) gpu_->drain(stream);
   }
 
  private:
@@ -155,168 +185,157 @@ class World {
   };
   std::shared_ptr<FakeGpu> gpu_;
   std::vector<Made> made_;
+  std::vector<Stream> streams_;
 };
 
-/// One collective as a rank calls it, with buffers for any of them.
-struct Call {
-  Collective collective;
-  size_t count;
-  DataType type = DataType::kInt32;
-  ReduceOp op = ReduceOp::kSum;
-  int root = 0;
-  Algorithm algorithm = Algorithm::kAuto;
-  bool in_place = false;
-
-  std::string to_string() const {
-    return std::string(name(collective)) + " of " + std::to_string(count) + " " +
-           std::string(name(type)) + ", " + std::string(name(op)) + ", by " +
-           std::string(name(algorithm)) + (in_place ? ", in place" : "");
-  }
-};
-
-/// In and Out of one rank, as large as any collective needs them; in place they are one.
-class Buffers {
+/// open_backend() gives this GPU. At the end nothing is left on it, and no kernel has touched what
+/// was not its own.
+class OnGpu {
  public:
-  Buffers(const Call& call, int rank, int size)
-      : call_(call), bytes_(call.count * size_of(call.type) * static_cast<size_t>(size)) {
-    const Form form = form_of(call.collective);
-    const size_t block = bytes_ / static_cast<size_t>(size) * static_cast<size_t>(rank);
-    const bool wide_in = form.in == Holds::kEach && form.out == Holds::kOne;
-    const bool wide_out = form.in == Holds::kOne && form.out == Holds::kEach;
-    in_ = wide_out && call.in_place ? block : 0;
-    out_ = !call.in_place ? bytes_ : wide_in ? block : 0;
-    fill(rank);
+  explicit OnGpu(std::shared_ptr<FakeGpu> own, size_t program_bytes = size_t{1} << 20)
+      : gpu(std::move(own)), installed_(std::in_place, gpu, program_bytes) {}
+  ~OnGpu() {
+    installed_.reset();
+    CHECK(gpu->alive() == 0);
+    CHECK(gpu->freed_while_imported == 0);
+    CHECK(gpu->trespasses == 0);
   }
-  /// Once more, at the same place.
-  void fill(int rank) {
-    memory_.assign(2 * bytes_ + 1, 0xa5);
-    const size_t elements = bytes_ / size_of(call_.type);
-    for (size_t i = 0; i < elements; ++i) {
-      testing::store(memory_.data() + i * size_of(call_.type), call_.type,
-                     testing::contribution(rank, i, call_.op));
-    }
-  }
-  const void* in() const { return memory_.data() + in_; }
-  void* out() { return memory_.data() + out_; }
-  const std::vector<unsigned char>& memory() const { return memory_; }
+  OnGpu(const OnGpu&) = delete;
+  OnGpu& operator=(const OnGpu&) = delete;
+
+  const std::shared_ptr<FakeGpu> gpu;
 
  private:
-  Call call_;
-  size_t bytes_, in_ = 0, out_ = 0;
-  std::vector<unsigned char> memory_;
+  std::optional<Installed> installed_;
 };
 
-/// `buffers`: has in() and out().
-template <class Memory>
-Status issue(Communicator& c, const Call& call, Memory& buffers, CallOptions options = {}) {
-  options.algorithm = call.algorithm;
-  if (call.op == ReduceOp::kScaledSum && form_of(call.collective).reduces) {
-    options.factor = c.rank() + 1;
-  }
-  const void* in = buffers.in();
-  void* out = buffers.out();
-  switch (call.collective) {
-    case Collective::kAllReduce:
-      return c.all_reduce(in, out, call.count, call.type, call.op, options);
-    case Collective::kReduceScatter:
-      return c.reduce_scatter(in, out, call.count, call.type, call.op, options);
-    case Collective::kAllGather:
-      return c.all_gather(in, out, call.count, call.type, options);
-    case Collective::kBroadcast:
-      return c.broadcast(in, out, call.count, call.type, call.root, options);
-    case Collective::kReduce:
-      return c.reduce(in, out, call.count, call.type, call.root, call.op, options);
-    case Collective::kGather:
-      return c.gather(in, out, call.count, call.type, call.root, options);
-    case Collective::kScatter:
-      return c.scatter(in, out, call.count, call.type, call.root, options);
-    case Collective::kAllToAll:
-      return c.all_to_all(in, out, call.count, call.type, options);
-    case Collective::kInclusiveScan:
-      return c.inclusive_scan(in, out, call.count, call.type, call.op, options);
-    case Collective::kExclusiveScan:
-      return c.exclusive_scan(in, out, call.count, call.type, call.op, options);
-    default:
-      return c.barrier(options);
-  }
-}
+struct Setup {
+  std::shared_ptr<FakeGpu> gpu = std::make_shared<FakeGpu>();
+  Config config = small_config();
+  size_t program_bytes = size_t{1} << 20;
+};
 
-/// Runs body(communicator) on ranks that are threads, with buffers in the host's memory.
-inline void run_on_host(int size, const std::function<void(Communicator&)>& body,
-                        Config config = {}) {
-  config.device = -1;
-  const TempDirectory directory;
-  testing::require_all_ok(testing::run_ranks(testing::How::kThreads, size, [&](int rank) {
-    auto made = Communicator::create(config_of(directory, rank, size, config));
-    testing::expect_ok(made.status(), "create");
-    body(*made);
-  }));
-}
-
-/// What the same calls leave in the host's memory: [call][rank].
-inline std::vector<std::vector<Buffers>> on_host(const std::vector<Call>& calls, int size) {
-  std::vector<std::vector<Buffers>> all(calls.size());
-  for (size_t i = 0; i < calls.size(); ++i) {
-    for (int rank = 0; rank < size; ++rank) all[i].emplace_back(calls[i], rank, size);
+/// Ranks that all have a communicator, on a GPU of their own.
+class Rig : public OnGpu, public World {
+ public:
+  explicit Rig(int ranks, const Setup& setup = {})
+      : OnGpu(setup.gpu, setup.program_bytes), World(gpu, ranks, setup.config) {
+    for (int rank = 0; rank < ranks; ++rank) must(created(rank));
   }
-  run_on_host(size, [&](Communicator& c) {
-    for (size_t i = 0; i < calls.size(); ++i) {
-      testing::expect_ok(issue(c, calls[i], all[i][static_cast<size_t>(c.rank())]),
-                         calls[i].to_string());
-    }
-  });
-  return all;
-}
+};
 
-/// Enqueues all calls on all ranks, nothing in between; then compares.
-inline void compare(World& world, const std::vector<Call>& calls) {
-  const auto wanted = on_host(calls, world.size());
-  std::vector<std::vector<Buffers>> found(calls.size());
-  for (size_t i = 0; i < calls.size(); ++i) {
-    for (int rank = 0; rank < world.size(); ++rank) {
-      found[i].emplace_back(calls[i], rank, world.size());
-    }
-  }
+/// A FakeGpu of several devices.
+inline std::shared_ptr<FakeGpu> gpus(int count = 2) { return std::make_shared<FakeGpu>(count); }
+
+/// Ranks that pretend to be on these hosts.
+struct HostsRig : Pretended, Rig {
+  explicit HostsRig(const std::vector<int>& hosts, const Setup& setup = {.gpu = gpus()})
+      : Pretended(hosts), Rig(static_cast<int>(hosts.size()), setup) {}
+};
+
+inline void check_all_ok(World& world) {
   for (int rank = 0; rank < world.size(); ++rank) {
-    for (size_t i = 0; i < calls.size(); ++i) {
-      INFO(calls[i].to_string() << ", rank " << rank);
-      const Status status =
-          issue(world[rank], calls[i], found[i][static_cast<size_t>(rank)], world.on_stream(rank));
-      INFO(status.to_string());
-      REQUIRE(status.ok());
-    }
-  }
-  world.synchronize();
-  for (int rank = 0; rank < world.size(); ++rank) {
-    INFO(world[rank].status().to_string());
+    INFO("rank " << rank << ": " << world[rank].status().to_string());
     CHECK(world[rank].status().ok());
-    for (size_t i = 0; i < calls.size(); ++i) {
-      INFO(calls[i].to_string() << ", rank " << rank << " of " << world.size());
-      const auto r = static_cast<size_t>(rank);
-      CHECK((found[i][r].memory() == wanted[i][r].memory()));
-    }
   }
 }
 
-inline std::vector<Call> every_collective(int size) {
-  std::vector<Call> calls;
-  for (const Collective collective :
-       {Collective::kAllReduce, Collective::kBarrier, Collective::kReduceScatter,
-        Collective::kAllGather, Collective::kBroadcast, Collective::kReduce, Collective::kGather,
-        Collective::kScatter, Collective::kAllToAll, Collective::kInclusiveScan,
-        Collective::kExclusiveScan}) {
-    for (const size_t count : {0, 1, 7, 300}) {
-      for (const bool in_place : {false, true}) {
-        calls.push_back({.collective = collective,
-                         .count = count,
-                         .type = count % 2 == 0 ? DataType::kInt32 : DataType::kFloat32,
-                         .op = count == 7 ? ReduceOp::kMax : ReduceOp::kSum,
-                         .root = size / 2,
-                         .in_place = in_place});
-      }
-    }
+/// Waits until all streams are through; then no rank has an error.
+inline void finish(World& world) {
+  world.synchronize();
+  check_all_ok(world);
+}
+
+/// All ranks have the same error, or will have it soon: one may learn of it by another's status().
+inline void check_all_failed(World& world, Code code, const std::vector<std::string>& texts,
+                             std::source_location at = std::source_location::current()) {
+  testing::await("every rank knows the error", [&] {
+    bool all_know = true;
+    for (int rank = 0; rank < world.size(); ++rank) all_know &= !world[rank].status().ok();
+    return all_know;
+  });
+  for (int rank = 0; rank < world.size(); ++rank) {
+    check_failed(world[rank].status(), code, texts, at);
   }
-  return calls;
+}
+
+/// What a stream captures while body() runs. It ends before its stream.
+class Captured {
+ public:
+  Captured(FakeGpu& gpu, Stream stream, const std::function<void()>& body)
+      : gpu_(gpu), stream_(stream) {
+    must(gpu_.begin_capture(stream));
+    body();
+    graph_ = gpu_.end_capture(stream).value();
+  }
+  ~Captured() { CHECK(gpu_.destroy_graph(graph_).ok()); }
+  Captured(const Captured&) = delete;
+  Captured& operator=(const Captured&) = delete;
+  void replay() { gpu_.replay(graph_, stream_); }
+
+ private:
+  FakeGpu& gpu_;
+  const Stream stream_;
+  FakeGpu::Graph graph_ = nullptr;
+};
+
+/// One of each rank.
+inline std::list<Captured> capture_all(Rig& world, const std::function<void(int rank)>& body) {
+  std::list<Captured> graphs;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    graphs.emplace_back(*world.gpu, world.stream(rank), [&] { body(rank); });
+  }
+  return graphs;
+}
+inline void replay_all(std::list<Captured>& graphs) {
+  for (Captured& graph : graphs) graph.replay();
+}
+
+/// One run of a test in which a call of CUDA is to fail.
+struct Failing {
+  int call;  // the number of the one that fails, from begin() on; -1: none
+  int calls = 0;
+  bool told = false, right = true;
+
+  void begin(FakeGpu& gpu) const {
+    gpu.calls = 0;
+    gpu.fail_at = call;
+  }
+  void end(FakeGpu& gpu) {
+    calls = gpu.calls;
+    gpu.fail_at = -1;
+  }
+  void hear(const Status& status) { told = told || !status.ok(); }
+};
+
+/// Runs `body` once without a failure, and then with a failure of each call, of which there are more
+/// than `least`: somebody is told, or the result is right.
+inline void fail_each_call(int least, const std::function<void(Failing&)>& body) {
+  int calls = 0;
+  for (int call = -1; call < calls; ++call) {
+    INFO("call " << call << " of " << calls);
+    Failing failing{.call = call};
+    body(failing);
+    CHECK((failing.told || failing.right));
+    if (call >= 0) continue;
+    CHECK_FALSE(failing.told);
+    calls = failing.calls;
+    REQUIRE(calls > least);
+  }
+}
+
+using Ints = std::vector<int32_t>;
+
+/// Adds up all ranks' integers.
+inline Status sum(Communicator& c, const int32_t* in, int32_t* out, size_t count,
+                  const CallOptions& options) {
+  return c.all_reduce(in, out, count, DataType::kInt32, ReduceOp::kSum, options);
+}
+inline Status sum(Communicator& c, Ints& data, const CallOptions& options) {
+  return sum(c, data.data(), data.data(), data.size(), options);
+}
+inline Status sum(World& world, int rank, Ints& data) {
+  return sum(world[rank], data, world.on_stream(rank));
 }
 
 }  // namespace rondo::device::test

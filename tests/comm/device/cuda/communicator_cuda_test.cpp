@@ -1,5 +1,5 @@
 // Communicators on a GPU as programs use them: ranks are threads that share it, buffers are CUDA's.
-// The stand-in's tests show that the decisions are right; left for this one are CUDA's calls, mapped
+// Tests on the fake GPU show that the decisions are right; left for this one are CUDA's calls, mapped
 // host memory and the memory model.
 #include <cuda_runtime_api.h>
 
@@ -10,8 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/comm/communicator/await.hpp"
-#include "tests/comm/device/world.hpp"
+#include "tests/comm/device/calls.hpp"
 #include "transport/ucx/factory.hpp"
 
 namespace rondo::device::test {
@@ -127,6 +126,10 @@ class Twin {
   std::byte* there_;
 };
 
+Status sum(Communicator& c, std::byte* data, size_t count, const CallOptions& options) {
+  return c.all_reduce(data, data, count, DataType::kInt32, ReduceOp::kSum, options);
+}
+
 /// All of them on every rank, in a row; `body` enqueues them.
 void check(const std::vector<Call>& calls, int size,
            const std::function<void(Rank&, std::vector<Twin>&)>& body) {
@@ -152,22 +155,8 @@ void enqueue(Rank& rank, const std::vector<Call>& calls, std::vector<Twin>& twin
 }
 
 TEST_CASE("On a GPU, every collective of a communicator gives what it gives on the host") {
-  std::vector<Call> calls;
-  for (const Collective collective :
-       {Collective::kAllReduce, Collective::kBarrier, Collective::kReduceScatter,
-        Collective::kAllGather, Collective::kBroadcast, Collective::kReduce, Collective::kGather,
-        Collective::kScatter, Collective::kAllToAll, Collective::kInclusiveScan,
-        Collective::kExclusiveScan}) {
-    for (const size_t count : {0, 1, 7, 300, 20000}) {
-      calls.push_back({.collective = collective,
-                       .count = count,
-                       .type = count % 2 == 0 ? DataType::kInt32 : DataType::kFloat32,
-                       .op = count == 7 ? ReduceOp::kMax : ReduceOp::kSum,
-                       .root = 1,
-                       .in_place = count == 300});
-    }
-  }
   for (const int size : {2, 3, 8}) {
+    const std::vector<Call> calls = every_collective(size, {0, 1, 7, 300, 20000});
     check(calls, size, [&](Rank& rank, std::vector<Twin>& twins) { enqueue(rank, calls, twins); });
   }
 }
@@ -239,12 +228,8 @@ TEST_CASE("On a GPU, two communicators of the same ranks do not disturb each oth
       std::byte* const b = rank.give(mine.data(), mine.size() * 4);
       rank.meet();
       for (int i = 0; i < 3; ++i) {
-        expect_ok(
-            rank->all_reduce(a, a, mine.size(), DataType::kInt32, ReduceOp::kSum, rank.options()),
-            "the first");
-        expect_ok(
-            second->all_reduce(b, b, mine.size(), DataType::kInt32, ReduceOp::kSum, rank.options()),
-            "the second");
+        expect_ok(sum(*rank, a, mine.size(), rank.options()), "the first");
+        expect_ok(sum(*second, b, mine.size(), rank.options()), "the second");
       }
       for (const std::byte* result : {a, b}) {
         std::vector<int32_t> found(mine.size());
@@ -266,8 +251,7 @@ void check_failure(Code code, const std::string& words, const CallOptions& call,
     if (rank->rank() != 2) {
       CallOptions options = rank.options();
       options.timeout = call.timeout;
-      const Status enqueued =
-          rank->all_reduce(data, data, mine.size(), DataType::kInt32, ReduceOp::kSum, options);
+      const Status enqueued = sum(*rank, data, mine.size(), options);
       expect(enqueued.ok() || enqueued.code() == code, enqueued.to_string());
     }
     rank.meet();
@@ -283,9 +267,7 @@ void check_failure(Code code, const std::string& words, const CallOptions& call,
 TEST_CASE("On a GPU, communicators' ranks that disagree learn what each called") {
   check_failure(Code::kMismatch, "rank 2 called all_reduce(int32, sum, count 50)",
                 {.timeout = std::chrono::seconds(5)}, [](Rank& rank, std::byte* data) {
-                  expect_ok(rank->all_reduce(data, data, 50, DataType::kInt32, ReduceOp::kSum,
-                                             rank.options()),
-                            "enqueueing");
+                  expect_ok(sum(*rank, data, 50, rank.options()), "enqueueing");
                 });
 }
 
