@@ -42,20 +42,14 @@ class FakeGpu final : public transport::test::FakeCuda {
   void enqueue(Stream stream, Task task) { submit(stream, std::move(task)); }
   /// As a library's first launch, which loads code. REQUIRES: driver_lock.exists.
   Status wait_for_everything() {
-    return driver_lock.hold([this] {
-      bool idle = true;
-      for_queues([&](Queue& q) { idle = idle && is_idle(q); });
-      return idle;
-    });
+    return driver_lock.hold([this] { return is_idle(); });
   }
 
   /// What a kernel's clock goes on by whenever it looks; 0: no kernel ever loses its patience.
   std::atomic<uint64_t> ns_per_look{0};
-  std::atomic<uint64_t> looks{0};
   std::atomic<bool> first_block_is_late{false};  // by some milliseconds
   std::function<void(const std::byte* to, const std::byte* from)> before_copy;  // on its stream
   std::atomic<bool> makes_copies{true};
-  std::atomic<size_t> copied_bytes{0};
   std::atomic<int> launches{0}, empty_launches{0};  // with work, and without any
   std::atomic<int> launches_by_ll{0};
   std::atomic<int> launches_on_one_gpu{0};  // whose fences need not reach beyond it
@@ -151,11 +145,9 @@ class FakeGpu final : public transport::test::FakeCuda {
   }
   /// Whether all streams are.
   bool is_idle() {
-    const std::lock_guard lock(queues_mutex_);
-    return std::all_of(queues_.begin(), queues_.end(), [](const auto& each) {
-      const std::lock_guard inner(each.second->mutex);
-      return each.second->tasks.empty() && !each.second->busy;
-    });
+    bool idle = true;
+    for_queues([&](Queue& q) { idle = idle && is_idle(q); });
+    return idle;
   }
   /// The same as no call of CUDA, which cannot fail.
   void drain(Stream stream) {
@@ -174,7 +166,6 @@ class FakeGpu final : public transport::test::FakeCuda {
     RONDO_TRY(next());
     submit(stream, [=, this] {
       if (before_copy) before_copy(to, from);
-      copied_bytes += bytes;
       if (makes_copies) std::memcpy(to, from, bytes);
     });
     if (!driver_lock.exists || (is_known(to) && is_known(from))) return {};
@@ -325,8 +316,6 @@ class FakeGpu final : public transport::test::FakeCuda {
   void replay(void* graph, Stream stream) {
     submit(stream, [replayed = find_graph(graph)] { replayed->run(); });
   }
-  /// Either kind's tasks.
-  size_t size_of_graph(void* graph) { return find_graph(graph)->size(); }
   std::atomic<int> graph_launches{0};
   std::atomic<int> instances_left{1 << 30};
 
@@ -406,11 +395,7 @@ class FakeGpu final : public transport::test::FakeCuda {
     FakeGpu& gpu;
     uint32_t rank;
 
-    uint64_t now_ns() {
-      ++gpu.looks;
-      return clock += gpu.ns_per_look;
-    }
-
+    uint64_t now_ns() { return clock += gpu.ns_per_look; }
     void move(DataType type, ReduceOp op, const kernels::Move& whole) {
       for (uint32_t i = 0; i < whole.source_count; ++i) gpu.check(rank, whole.sources[i]);
       for (uint32_t i = 0; i < whole.destination_count; ++i) gpu.check(rank, whole.destinations[i]);

@@ -11,7 +11,7 @@ TEST_CASE("The topology shows every GPU and how each reaches each") {
   gpu->peers = {{0, 1}, {1, 0}, {1, 2}, {2, 1}};
   for (size_t d = 0; d < 3; ++d) gpu->devices[d].pci_bus = {static_cast<char>('0' + d)};
   gpu->nvlinks = {{"0", "1"}, {"1", "0"}};
-  const Installed installed(gpu);
+  const OnGpu on(gpu);
   const std::string report = topology_report(2);
   INFO(report);
   for (const char* part :
@@ -29,26 +29,6 @@ TEST_CASE("The topology says why there are no GPUs") {
       []() -> Result<GpuBackend> { return Status(Code::kUnavailable, "no GPU: none"); });
   CHECK(topology_report(2).find("GPUs: none (no GPU: none)\n") != std::string::npos);
   replace_backend({});
-}
-
-TEST_CASE("The stand-in's events give times, those that take them down, once they have happened") {
-  FakeGpu gpu;
-  const Stream stream = *gpu.create_stream();
-  const Event from = *gpu.create_timed_event(), to = *gpu.create_timed_event();
-  const Event untimed = *gpu.create_event();
-  for (const Event event : {from, untimed}) CHECK(gpu.record(event, stream).ok());
-  gpu.drain(stream);
-  gpu.hold(stream);
-  CHECK(gpu.record(to, stream).ok());
-  CHECK_FALSE(gpu.elapsed_ms(from, to).ok());  // held
-  std::this_thread::sleep_for(std::chrono::milliseconds(3));
-  gpu.let_go(stream);
-  gpu.drain(stream);
-  CHECK(*gpu.elapsed_ms(from, to) >= 3);
-  CHECK(*gpu.elapsed_ms(from, from) == 0);
-  CHECK_FALSE(gpu.elapsed_ms(from, untimed).ok());
-  for (const Event event : {from, to, untimed}) CHECK(gpu.destroy_event(event).ok());
-  CHECK(gpu.destroy_stream(stream).ok());
 }
 
 }  // namespace
