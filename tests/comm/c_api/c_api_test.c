@@ -1,34 +1,17 @@
 /* rondo.h as a C99 program sees it: every function, on three forked ranks that meet by a unique id,
  * then by an all-gather of the program's own; and what is refused, in which words. */
-#include <limits.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include "expect.h"
 #include "rondo/rondo.h"
 
-enum { kRanks = 3, kCount = 1000, kLimitSeconds = 60 };
-
-static int rank = -1;
-
-static void expect(int good, const char* what) {
-  if (good) return;
-  fprintf(stderr, "rank %d: %s (last error: %s)\n", rank, what, rondo_last_error());
-  exit(1);
-}
-
-static void expect_ok(rondo_code code, const char* what) { expect(code == RONDO_OK, what); }
-
-/* The call has failed with this code, and its text holds `part`. */
-static void expect_error(rondo_code code, rondo_code wanted, const char* part) {
-  expect(code == wanted, rondo_code_name(wanted));
-  expect(strstr(rondo_last_error(), part) != NULL, part);
-}
+enum { kCount = 1000 };
 
 /* ---- every collective, blocking and asynchronous */
 
@@ -46,98 +29,81 @@ static void prepare(void) {
   }
 }
 
-/* Block b of out is element by element what `from`'s block `block` was; or, where `from` is
- * kRanks, its sum over all ranks. */
+enum { kEach = -1 };
+
+/* Block b of out is element by element what `from`'s block `block` was. `from` is a rank, or kEach:
+ * rank b, or kRanks: the sum over all ranks. */
 static void expect_block(int b, int from, int block, const char* what) {
   for (int i = 0; i < kCount; ++i) {
     int32_t wanted = 0;
     for (int r = 0; r < kRanks; ++r) {
-      if (from == r || from == kRanks) wanted += given(r, block, i);
+      if (from == r || from == kRanks || (from == kEach && r == b)) wanted += given(r, block, i);
     }
     expect(out[b * kCount + i] == wanted, what);
   }
 }
 
-static void expect_untouched(const char* what) {
-  for (int i = 0; i < kRanks * kCount; ++i) expect(out[i] == -1, what);
-}
-
-/* Waits for what an asynchronous call began; a blocking one (no work) has ended. */
-static void finish(rondo_code code, rondo_work** begun, int is_asynchronous, const char* what) {
-  rondo_work* work = *begun;
-  *begun = NULL;
-  expect_ok(code, what);
-  expect((work != NULL) == is_asynchronous, "a work only of an asynchronous call");
-  if (work == NULL) return;
-  int ended = -1;
-  rondo_work_times times;
-  expect_ok(rondo_work_wait(work), what);
-  expect_ok(rondo_work_test(work, &ended), what);
-  expect(ended == 1, "test after wait");
-  expect_ok(rondo_work_status(work), what);
-  expect_ok(rondo_get_work_times(work, &times, sizeof times), what);
-  expect(0 < times.issued_ns && times.issued_ns <= times.started_ns &&
-             times.started_ns <= times.ended_ns,
-         "times are in order");
-  rondo_work_release(work);
+/* The first `blocks` blocks of out are that, the others have not been touched. Prepares the next call. */
+static void expect_blocks(int blocks, int from, int block, const char* what) {
+  for (int b = 0; b < blocks; ++b) expect_block(b, from, block, what);
+  for (int i = blocks * kCount; i < kRanks * kCount; ++i) expect(out[i] == -1, what);
+  prepare();
 }
 
 static void every_collective(rondo_communicator* world, int async) {
   rondo_work* work = NULL;
   const rondo_data_type t = RONDO_INT32;
-
   prepare();
   finish(async ? rondo_all_reduce_async(world, in, out, kCount, t, RONDO_SUM, NULL, &work)
                : rondo_all_reduce(world, in, out, kCount, t, RONDO_SUM, NULL),
          &work, async, "all_reduce");
-  expect_block(0, kRanks, 0, "all_reduce");
-
-  prepare();
+  expect_blocks(1, kRanks, 0, "all_reduce");
   finish(async ? rondo_reduce_scatter_async(world, in, out, kCount, t, RONDO_SUM, NULL, &work)
                : rondo_reduce_scatter(world, in, out, kCount, t, RONDO_SUM, NULL),
          &work, async, "reduce_scatter");
-  expect_block(0, kRanks, rank, "reduce_scatter");
-
-  prepare();
+  expect_blocks(1, kRanks, rank, "reduce_scatter");
   finish(async ? rondo_all_gather_async(world, in, out, kCount, t, NULL, &work)
                : rondo_all_gather(world, in, out, kCount, t, NULL),
          &work, async, "all_gather");
-  for (int b = 0; b < kRanks; ++b) expect_block(b, b, 0, "all_gather");
-
-  prepare();
+  expect_blocks(kRanks, kEach, 0, "all_gather");
   finish(async ? rondo_broadcast_async(world, in, out, kCount, t, 1, NULL, &work)
                : rondo_broadcast(world, in, out, kCount, t, 1, NULL),
          &work, async, "broadcast");
-  expect_block(0, 1, 0, "broadcast");
-
-  prepare();
+  expect_blocks(1, 1, 0, "broadcast");
   finish(async ? rondo_reduce_async(world, in, out, kCount, t, 2, RONDO_SUM, NULL, &work)
                : rondo_reduce(world, in, out, kCount, t, 2, RONDO_SUM, NULL),
          &work, async, "reduce");
-  if (rank == 2) expect_block(0, kRanks, 0, "reduce");
-  if (rank != 2) expect_untouched("reduce elsewhere");
-
-  prepare();
+  expect_blocks(rank == 2 ? 1 : 0, kRanks, 0, "reduce");
   finish(async ? rondo_gather_async(world, in, out, kCount, t, 1, NULL, &work)
                : rondo_gather(world, in, out, kCount, t, 1, NULL),
          &work, async, "gather");
-  for (int b = 0; b < kRanks && rank == 1; ++b) expect_block(b, b, 0, "gather");
-  if (rank != 1) expect_untouched("gather elsewhere");
-
-  prepare();
+  expect_blocks(rank == 1 ? kRanks : 0, kEach, 0, "gather");
   finish(async ? rondo_scatter_async(world, in, out, kCount, t, 2, NULL, &work)
                : rondo_scatter(world, in, out, kCount, t, 2, NULL),
          &work, async, "scatter");
-  expect_block(0, 2, rank, "scatter");
-
-  prepare();
+  expect_blocks(1, 2, rank, "scatter");
   finish(async ? rondo_all_to_all_async(world, in, out, kCount, t, NULL, &work)
                : rondo_all_to_all(world, in, out, kCount, t, NULL),
          &work, async, "all_to_all");
-  for (int b = 0; b < kRanks; ++b) expect_block(b, b, rank, "all_to_all");
-
+  expect_blocks(kRanks, kEach, rank, "all_to_all");
   finish(async ? rondo_barrier_async(world, NULL, &work) : rondo_barrier(world, NULL), &work, async,
          "barrier");
+}
+
+static void life_of_a_work(rondo_communicator* world) {
+  rondo_work* work = NULL;
+  rondo_work_times times;
+  int ended = -1;
+  expect_ok(rondo_barrier_async(world, NULL, &work), "barrier");
+  expect_ok(rondo_work_wait(work), "wait");
+  expect_ok(rondo_work_test(work, &ended), "test");
+  expect(ended == 1, "test after wait");
+  expect_ok(rondo_work_status(work), "status");
+  expect_ok(rondo_get_work_times(work, &times, sizeof times), "times");
+  expect(0 < times.issued_ns && times.issued_ns <= times.started_ns &&
+             times.started_ns <= times.ended_ns,
+         "times are in order");
+  rondo_work_release(work);
 }
 
 /* Rank r has r + 1 elements for everybody, and gets r + 1 of every sum. */
@@ -173,8 +139,7 @@ static void varying(rondo_communicator* world, int async) {
   for (int r = 0, at = 0; r < kRanks; at += r + 1, ++r) {
     expect(out[at + r] == given(r, kRanks - 1 - rank, r), "all_to_all_v");
   }
-  expect_error(rondo_all_gather_v(world, in, out, NULL, NULL, t, NULL), RONDO_INVALID_ARGUMENT,
-               "0 counts");
+  expect_refused(rondo_all_gather_v(world, in, out, NULL, NULL, t, NULL), "0 counts");
 }
 
 static void messages_and_groups(rondo_communicator* world) {
@@ -194,18 +159,13 @@ static void messages_and_groups(rondo_communicator* world) {
   prepare();
   expect_ok(rondo_recv_async(world, out, kCount, RONDO_INT32, prev, NULL, &received), "recv_async");
   expect_ok(rondo_send_async(world, in, kCount, RONDO_INT32, next, NULL, &sent), "send_async");
-  expect_ok(rondo_work_wait(sent), "wait");
-  expect_ok(rondo_work_wait(received), "wait");
-  rondo_work_release(sent);
-  rondo_work_release(received);
+  finish(RONDO_OK, &sent, 1, "send");
+  finish(RONDO_OK, &received, 1, "recv");
   expect_block(0, prev, 0, "recv_async");
-  expect_error(rondo_send(world, in, kCount, RONDO_INT32, kRanks, NULL), RONDO_INVALID_ARGUMENT,
-               "rank 3");
-  expect_error(rondo_group_end(world), RONDO_INVALID_ARGUMENT, "without group_start");
   /* What C refuses spoils the group too: no peer waits for the other half of it. */
   expect_ok(rondo_group_start(world), "group_start");
   expect_ok(rondo_recv(world, out, kCount, RONDO_INT32, prev, NULL), "recv");
-  expect_error(rondo_send(world, in, kCount, 99, next, NULL), RONDO_INVALID_ARGUMENT, "99");
+  expect_refused(rondo_send(world, in, kCount, 99, next, NULL), "99");
   expect(rondo_group_end(world) == RONDO_INVALID_ARGUMENT, "a spoilt group");
 }
 
@@ -295,36 +255,29 @@ static void refused(rondo_communicator* world) {
   float x = 0;
   rondo_work* work = (rondo_work*)&x;
   rondo_call_options options;
-  expect_error(rondo_all_reduce(NULL, &x, &x, 1, RONDO_FLOAT32, RONDO_SUM, NULL),
-               RONDO_INVALID_ARGUMENT, "the communicator is null");
-  expect_error(rondo_all_reduce(world, &x, &x, 1, 300, RONDO_SUM, NULL), RONDO_INVALID_ARGUMENT,
-               "unknown data type 300");
-  expect_error(rondo_all_reduce(world, &x, &x, 1, 256, RONDO_SUM, NULL), RONDO_INVALID_ARGUMENT,
-               "unknown data type 256"); /* not 0 */
-  expect_error(rondo_reduce(world, &x, &x, 1, RONDO_FLOAT32, 0, -1, NULL), RONDO_INVALID_ARGUMENT,
-               "unknown operator -1");
-  expect_error(rondo_broadcast(world, &x, &x, 1, RONDO_FLOAT32, 3, NULL), RONDO_INVALID_ARGUMENT,
-               "root 3");
-  expect_error(rondo_all_reduce(world, NULL, &x, 1, RONDO_FLOAT32, RONDO_SUM, NULL),
-               RONDO_INVALID_ARGUMENT, "null");
-  expect_error(rondo_all_reduce_async(world, NULL, &x, 1, RONDO_FLOAT32, RONDO_SUM, NULL, &work),
-               RONDO_INVALID_ARGUMENT, "null");
+  expect_refused(rondo_all_reduce(NULL, &x, &x, 1, RONDO_FLOAT32, RONDO_SUM, NULL),
+                 "the communicator is null");
+  expect_refused(rondo_all_reduce(world, &x, &x, 1, 300, RONDO_SUM, NULL), "unknown data type 300");
+  expect_refused(rondo_all_reduce(world, &x, &x, 1, 256, RONDO_SUM, NULL),
+                 "unknown data type 256"); /* not 0 */
+  expect_refused(rondo_reduce(world, &x, &x, 1, RONDO_FLOAT32, 0, -1, NULL), "unknown operator -1");
+  expect_refused(rondo_all_reduce_async(world, NULL, &x, 1, RONDO_FLOAT32, RONDO_SUM, NULL, &work),
+                 "null");
   expect(work == NULL, "no work where the arguments are wrong");
-  expect_error(rondo_work_wait(NULL), RONDO_INVALID_ARGUMENT, "the work is null");
+  expect_refused(rondo_work_wait(NULL), "the work is null");
 
   rondo_call_options_init(&options, sizeof options);
   options.algorithm = 99;
-  expect_error(rondo_barrier(world, &options), RONDO_INVALID_ARGUMENT, "unknown algorithm 99");
+  expect_refused(rondo_barrier(world, &options), "unknown algorithm 99");
   rondo_call_options_init(&options, sizeof options);
   options.reserved = 1;
-  expect_error(rondo_barrier(world, &options), RONDO_INVALID_ARGUMENT, "reserved is 1");
+  expect_refused(rondo_barrier(world, &options), "reserved is 1");
   memset(&options, 0, sizeof options);
-  expect_error(rondo_barrier(world, &options), RONDO_INVALID_ARGUMENT, "size is 0");
-  expect_error(
+  expect_refused(rondo_barrier(world, &options), "size is 0");
+  expect_refused(
       rondo_get_plan(world, 77, 1, RONDO_FLOAT32, RONDO_SUM, 0, RONDO_AUTO, (rondo_plan*)&x, 4),
-      RONDO_INVALID_ARGUMENT, "unknown collective 77");
-  expect_error(rondo_flight_record(world, NULL, 8, NULL), RONDO_INVALID_ARGUMENT,
-               "the buffer is null");
+      "unknown collective 77");
+  expect_refused(rondo_flight_record(world, NULL, 8, NULL), "the buffer is null");
   /* Nothing of all this has broken anything. */
   expect_ok(rondo_status(world), "status");
   expect_ok(rondo_barrier(world, NULL), "barrier after refusals");
@@ -375,24 +328,15 @@ static int never_to_be_called(void* context, const void* own, size_t bytes, void
   (void)context, (void)own, (void)bytes, (void)all, abort();
 }
 
-static rondo_config config_of_rank(void) {
-  rondo_config config;
-  rondo_config_init(&config, sizeof config);
-  config.rank = rank;
-  config.world_size = kRanks;
-  config.bootstrap_timeout_ms = 30000;
-  config.timeout_ms = 30000;
-  return config;
-}
-
 static void rank_with_id(const rondo_unique_id* id) {
-  rondo_config config = config_of_rank();
+  rondo_config config = config_of(rank, kRanks);
   config.unique_id = id->text;
   rondo_communicator* world = NULL;
   expect_ok(rondo_create(&world, &config), "create by unique id");
   expect(rondo_rank(world) == rank && rondo_size(world) == kRanks, "rank and size");
   every_collective(world, 0);
   every_collective(world, 1);
+  life_of_a_work(world);
   varying(world, 0);
   varying(world, 1);
   messages_and_groups(world);
@@ -408,7 +352,7 @@ static void rank_with_id(const rondo_unique_id* id) {
 static void rank_with_gather(const rondo_unique_id* unused) {
   (void)unused;
   int calls = 0;
-  rondo_config config = config_of_rank();
+  rondo_config config = config_of(rank, kRanks);
   config.all_gather = gather_over_pipes;
   config.all_gather_context = &calls;
   config.name = "gathered";
@@ -430,27 +374,6 @@ static void rank_with_gather(const rondo_unique_id* unused) {
   rondo_destroy(world);
 }
 
-static void run_ranks(void (*body)(const rondo_unique_id*), const rondo_unique_id* id) {
-  pid_t children[kRanks];
-  for (int r = 0; r < kRanks; ++r) {
-    children[r] = fork();
-    expect(children[r] >= 0, "fork");
-    if (children[r] == 0) {
-      rank = r;
-      alarm(kLimitSeconds);
-      body(id);
-      exit(0);
-    }
-  }
-  int failed = 0;
-  for (int r = 0; r < kRanks; ++r) {
-    int status = 0;
-    expect(waitpid(children[r], &status, 0) == children[r], "waitpid");
-    if (status != 0) failed = 1;
-  }
-  expect(!failed, "a rank failed");
-}
-
 /* ---- one process */
 
 static void configurations(void) {
@@ -461,9 +384,9 @@ static void configurations(void) {
     int64_t later;
   } newer;
 
-  expect_error(rondo_create(NULL, NULL), RONDO_INVALID_ARGUMENT, "the place for the communicator");
+  expect_refused(rondo_create(NULL, NULL), "the place for the communicator");
   memset(&config, 0, sizeof config);
-  expect_error(rondo_create(&alone, &config), RONDO_INVALID_ARGUMENT, "rondo_config.size is 0");
+  expect_refused(rondo_create(&alone, &config), "rondo_config.size is 0");
   expect(alone == NULL, "null after failure");
   rondo_config_init(&config, sizeof config);
   expect(config.size == sizeof config && config.rank == -1 && config.world_size == -1 &&
@@ -471,19 +394,19 @@ static void configurations(void) {
              config.algorithm == RONDO_AUTO && config.unique_id == NULL,
          "the defaults");
   config.algorithm = 99;
-  expect_error(rondo_create(&alone, &config), RONDO_INVALID_ARGUMENT, "unknown algorithm 99");
+  expect_refused(rondo_create(&alone, &config), "unknown algorithm 99");
   rondo_config_init(&config, sizeof config);
   config.unique_id = "short";
-  expect_error(rondo_create(&alone, &config), RONDO_INVALID_ARGUMENT, "Config::rank is -1");
+  expect_refused(rondo_create(&alone, &config), "Config::rank is -1");
   config.rank = 0;
   config.world_size = 2;
-  expect_error(rondo_create(&alone, &config), RONDO_INVALID_ARGUMENT, "5 characters");
+  expect_refused(rondo_create(&alone, &config), "5 characters");
   config.unique_id = NULL;
   config.all_gather = refuse_to_gather;
   expect_error(rondo_create(&alone, &config), RONDO_BOOTSTRAP, "it returned 42");
   config.world_size = -1; /* not called: there is no telling how much it would write */
   config.all_gather = never_to_be_called;
-  expect_error(rondo_create(&alone, &config), RONDO_INVALID_ARGUMENT, "Config::all_gather");
+  expect_refused(rondo_create(&alone, &config), "Config::all_gather");
   config.all_gather = refuse_to_gather;
 
   /* A program with an older header has a shorter struct; what lies behind it is not read. */
@@ -503,7 +426,7 @@ static void configurations(void) {
   expect_ok(rondo_create(&alone, &newer.known), "a newer program's config");
   rondo_destroy(alone);
   newer.later = 5;
-  expect_error(rondo_create(&alone, &newer.known), RONDO_INVALID_ARGUMENT, "older than");
+  expect_refused(rondo_create(&alone, &newer.known), "older than");
   rondo_destroy(NULL);
   rondo_work_release(NULL);
   expect(rondo_rank(NULL) == -1 && rondo_size(NULL) == -1, "of nothing");
@@ -529,17 +452,11 @@ static void keep_message(void* context, rondo_log_level level, const char* messa
 
 static void messages(void) {
   char message[200] = "";
-  rondo_communicator* alone = NULL;
-  rondo_config config;
-  rondo_config_init(&config, sizeof config);
-  config.rank = 0;
-  config.world_size = 1;
   expect_ok(rondo_set_log_callback(keep_message, message), "callback");
   expect_ok(rondo_set_log_level(RONDO_LOG_INFO), "level");
-  expect_error(rondo_set_log_level(17), RONDO_INVALID_ARGUMENT, "unknown log level 17");
-  expect_ok(rondo_create(&alone, &config), "create");
+  expect_refused(rondo_set_log_level(17), "unknown log level 17");
+  rondo_destroy(create_alone());
   expect(strstr(message, "rank 0 of 1") != NULL, "what create says");
-  rondo_destroy(alone);
   expect_ok(rondo_set_log_level(RONDO_LOG_WARN), "level");
   expect_ok(rondo_set_log_callback(NULL, NULL), "no callback");
 }
@@ -547,12 +464,7 @@ static void messages(void) {
 /* Memory for one more string of 16 MiB is refused by the system: no exception, but a code. */
 static void no_memory(void) {
   enum { kBytes = 16 << 20 };
-  rondo_communicator* alone = NULL;
-  rondo_config config;
-  rondo_config_init(&config, sizeof config);
-  config.rank = 0;
-  config.world_size = 1;
-  expect_ok(rondo_create(&alone, &config), "create");
+  rondo_communicator* alone = create_alone();
   char* reason = malloc(kBytes);
   expect(reason != NULL, "malloc");
   memset(reason, 'r', kBytes - 1);
@@ -575,15 +487,13 @@ static void no_memory(void) {
 }
 
 int main(void) {
-  rondo_unique_id id, other;
+  rondo_unique_id id;
   expect(*rondo_last_error() == '\0', "no error yet");
-  expect(rondo_version() > 0, "a version");
   expect(strcmp(rondo_code_name(RONDO_DATA_ERROR), "bad data") == 0 &&
              strcmp(rondo_code_name(RONDO_DATA_ERROR + 1), "unknown code") == 0,
          "the last code of C is the last of C++");
   expect_ok(rondo_make_unique_id(&id), "make_unique_id");
-  expect_ok(rondo_make_unique_id(&other), "make_unique_id");
-  expect(strlen(id.text) > 32 && strcmp(id.text, other.text) != 0, "two ids");
+  expect(strlen(id.text) > 32, "an id");
   for (int from = 0; from < kRanks; ++from) {
     for (int to = 0; to < kRanks; ++to) expect(pipe(pipes[from][to]) == 0, "pipe");
   }
@@ -595,6 +505,5 @@ int main(void) {
   errors_belong_to_threads();
   messages();
   if (!SANITIZED) no_memory(); /* the sanitizers need address space of their own */
-  puts("c_api_test: everything holds");
   return 0;
 }

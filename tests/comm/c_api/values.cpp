@@ -100,8 +100,6 @@ static_assert(agree<LogLevel>({{RONDO_LOG_DEBUG, LogLevel::kDebug},
                                {RONDO_LOG_ERROR, LogLevel::kError},
                                {RONDO_LOG_OFF, LogLevel::kOff}},
                               kLogLevels));
-static_assert(kUniqueIdChars < sizeof(rondo_unique_id));
-
 static_assert(RONDO_NO_COLOR == Communicator::kNoColor);
 
 }  // namespace
