@@ -40,11 +40,6 @@ class RunningServer {
     });
   }
   ~RunningServer() { unsetenv(kSocketVariable); }
-  StatusServer& stop() {
-    thread_.request_stop();
-    thread_.join();
-    return *server_;
-  }
 
  private:
   std::unique_ptr<StatusServer> server_;
@@ -59,12 +54,17 @@ struct World {
   Board board;
 };
 
-void send_to(const std::string& path, const std::string& text) {
+transport::UniqueFd connected_to(const std::string& path) {
   transport::UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   path.copy(address.sun_path, sizeof(address.sun_path) - 1);
   REQUIRE(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+  return fd;
+}
+
+void send_to(const std::string& path, const std::string& text) {
+  const transport::UniqueFd fd = connected_to(path);
   if (!text.empty()) REQUIRE(send(fd.get(), text.data(), text.size(), 0) > 0);
 }
 
@@ -108,14 +108,7 @@ TEST_CASE("nonsense and silence do not keep the server from answering") {
   send_to(socket_path, std::string(100'000, 'x'));
   announce_board(open("/dev/null", O_RDONLY | O_CLOEXEC));
   std::vector<transport::UniqueFd> silent;
-  for (int i = 0; i < 100; ++i) {
-    silent.emplace_back(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    socket_path.copy(address.sun_path, sizeof(address.sun_path) - 1);
-    REQUIRE(connect(silent.back().get(), reinterpret_cast<sockaddr*>(&address), sizeof address) ==
-            0);
-  }
+  for (int i = 0; i < 100; ++i) silent.push_back(connected_to(socket_path));
   auto answer = ask(place.path());
   REQUIRE(answer.ok());
   CHECK(answer->boards.empty());
