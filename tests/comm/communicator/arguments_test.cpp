@@ -3,24 +3,12 @@
 #include <sys/resource.h>
 
 #include <cstdlib>
-#include <thread>
 
 #include "rondo/rondo.h"
-#include "tests/comm/communicator/await.hpp"
-#include "tests/comm/communicator/world.hpp"
+#include "tests/comm/communicator/every_collective.hpp"
+#include "tests/comm/communicator/worlds.hpp"
 
 namespace rondo::testing {
-namespace {
-
-void expect_refused(const Status& status, const std::string& says) {
-  expect(status.code() == Code::kInvalidArgument,
-         "not refused (should say '" + says + "'): " + status.to_string());
-  expect(status.message().find(says) != std::string::npos,
-         "'" + status.message() + "' does not say '" + says + "'");
-}
-
-}  // namespace
-
 namespace {
 
 struct NoFactor {
@@ -59,10 +47,11 @@ const std::pair<DataType, double> kFactors[] = {
 }  // namespace
 
 TEST_CASE("bad arguments are refused by value, and the communicator goes on", "[one_host]") {
-  require_all_ok(run_world(How::kForks, 2, [](Communicator& comm) {
+  run_ok(How::kForks, 2, [](Communicator& comm) {
     Buffer a(4096, false), b(4096, false);
     unsigned char *in = a.data(), *out = b.data();
-    const auto type = DataType::kFloat32;
+    const auto type = kFloat;
+    const ReduceOp sum = ReduceOp::kSum, scaled = ReduceOp::kScaledSum;
     expect_refused(comm.all_reduce(nullptr, out, 7, type),
                    "input pointer is null but holds 28 bytes");
     expect_refused(comm.all_reduce(in, nullptr, 7, type),
@@ -73,26 +62,24 @@ TEST_CASE("bad arguments are refused by value, and the communicator goes on", "[
     expect_refused(comm.all_reduce(in, out, 7, type, static_cast<ReduceOp>(77)),
                    "unknown operator 77");
     expect_refused(comm.all_reduce(in, out, 7, type, ReduceOp::kBxor), "no bxor of float");
-    expect_refused(comm.all_reduce(in, out, 7, type, ReduceOp::kSum, {.factor = 0.5}),
-                   "a factor of 0.5");
+    expect_refused(comm.all_reduce(in, out, 7, type, sum, {.factor = 0.5}), "a factor of 0.5");
     expect_refused(comm.reduce(in, out, 7, DataType::kBool, 0, ReduceOp::kAvg), "no avg of bool");
     for (const auto& [held_by, factor, says] : kNoFactors) {
-      expect_refused(comm.all_reduce(in, out, 7, held_by, ReduceOp::kScaledSum, {.factor = factor}),
-                     says);
+      expect_refused(comm.all_reduce(in, out, 7, held_by, scaled, {.factor = factor}), says);
     }
     for (const auto& [held_by, factor] : kFactors) {
-      expect_ok(comm.all_reduce(in, out, 7, held_by, ReduceOp::kScaledSum, {.factor = factor}),
+      expect_ok(comm.all_reduce(in, out, 7, held_by, scaled, {.factor = factor}),
                 std::string(name(held_by)) + " times " + std::to_string(factor));
     }
-    expect_refused(comm.all_reduce(in, out, 7, type, ReduceOp::kSum,
-                                   {.algorithm = static_cast<Algorithm>(88)}),
-                   "algorithm 88");
+    expect_refused(
+        comm.all_reduce(in, out, 7, type, sum, {.algorithm = static_cast<Algorithm>(88)}),
+        "algorithm 88");
     for (const uint64_t layout : {0x1234, 0x1, 0x1442, 0x24, 0x130, 0x1352}) {
-      expect_refused(comm.all_reduce(in, out, 7, type, ReduceOp::kSum, {.layout = layout}),
+      expect_refused(comm.all_reduce(in, out, 7, type, sum, {.layout = layout}),
                      "invalid layout 0x");
     }
     expect_refused(comm.send(in, 7, type, 1 - comm.rank(), {.layout = 0x21}), "layouts are for");
-    expect_ok(comm.all_reduce(in, out, 7, type, ReduceOp::kSum, {.layout = 0x1342}), "layout");
+    expect_ok(comm.all_reduce(in, out, 7, type, sum, {.layout = 0x1342}), "layout");
     expect_refused(comm.broadcast(in, out, 7, type, 2), "root 2");
     expect_refused(comm.broadcast(in, out, 7, type, -1), "root -1");
     expect_refused(comm.all_reduce(in, in + 4, 100, type), "overlap");
@@ -115,63 +102,44 @@ TEST_CASE("bad arguments are refused by value, and the communicator goes on", "[
     expect_refused(comm.inclusive_scan(in, in + 4, 100, type), "overlap");
     expect_refused(comm.exclusive_scan(in, out, 7, type, ReduceOp::kAvg), "no avg in a scan");
     expect_refused(comm.inclusive_scan(in, out, 7, type, ReduceOp::kBor), "no bor of float");
-    expect_refused(comm.exclusive_scan(in, out, 7, type, ReduceOp::kSum, {.factor = 0.5}),
-                   "a factor of 0.5");
+    expect_refused(comm.exclusive_scan(in, out, 7, type, sum, {.factor = 0.5}), "a factor of 0.5");
     expect_refused(comm.barrier({.timeout = std::chrono::milliseconds{-5}}), "-5 ms");
-    expect_refused(
-        comm.all_reduce(in, in, 7, type, ReduceOp::kSum, {.algorithm = Algorithm::kOneShotDirect}),
-        "in place");
+    expect_refused(comm.all_reduce(in, in, 7, type, sum, {.algorithm = Algorithm::kOneShotDirect}),
+                   "in place");
     // Of nothing, no pointer means anything, and whether it is the same may differ between ranks.
     expect_ok(comm.all_to_all(nullptr, comm.rank() == 0 ? nullptr : out, 0, type,
                               {.algorithm = Algorithm::kTwoShotDirect}),
               "all_to_all of nothing");
     expect_refused(comm.all_reduce_async(nullptr, out, 3, type).wait(), "null");
-    expect(
-        comm.all_reduce(in, out, 7, type, ReduceOp::kSum, {.algorithm = Algorithm::kFlat}).code() ==
-            Code::kUnavailable,
-        "flat all_reduce");
-    // A forced direct algorithm over plain memory is refused on every rank, and nothing sticks.
-    expect(
-        comm.all_reduce(in, out, 7, type, ReduceOp::kSum, {.algorithm = Algorithm::kTwoShotDirect})
-                .code() == Code::kUnavailable,
-        "direct over plain memory");
+    // What a forced algorithm cannot do is refused on every rank, and nothing sticks: here an
+    // all-reduce, and plain memory.
+    for (const Algorithm algorithm : {Algorithm::kFlat, Algorithm::kTwoShotDirect}) {
+      expect_error(comm.all_reduce(in, out, 7, type, sum, {.algorithm = algorithm}),
+                   Code::kUnavailable);
+    }
     expect_ok(comm.all_reduce(nullptr, nullptr, 0, type), "count 0 needs no pointers");
-    fill(a, 0, 100, type, ReduceOp::kSum, comm.rank());
-    expect_ok(comm.all_reduce(in, out, 100, type), "afterwards");
-    Buffer result(400, false);
-    std::memcpy(result.data(), out, 400);
-    check(
-        result, 0, 100, type, [&](size_t i) { return expected(2, i, ReduceOp::kSum, type); },
-        "afterwards");
-  }));
+    calls::all_reduce(comm, {.count = 100}, Collective::kAllReduce);
+  });
 }
 
 TEST_CASE("bad configurations are refused by value") {
   const TempDirectory directory;
-  const auto refused = [&](const std::function<void(Config&)>& change, const std::string& says) {
-    Config config = world_config(directory.path(), 0, 1);
-    change(config);
-    const auto made = Communicator::create(config);
-    REQUIRE_FALSE(made.ok());
-    INFO(made.status().to_string());
-    CHECK(made.status().message().find(says) != std::string::npos);
+  const auto refused = [&](const Config& config, const std::string& says, int rank = 0,
+                           int size = 1) {
+    expect_refused(
+        Communicator::create(world_config(directory.path(), rank, size, config)).status(), says);
   };
-  refused([](Config& c) { c.world_size = 0; }, "0");
-  refused(
-      [](Config& c) {
-        c.rank = 5;
-        c.world_size = 2;
-      },
-      "5");
-  refused([](Config& c) { c.rank = -3; }, "-3");
-  refused([](Config& c) { c.world_size = 1 << 20; }, "1048576");
-  refused([](Config& c) { c.channels = -1; }, "-1");
-  refused([](Config& c) { c.most_channels = 65; }, "Config::most_channels is 65");
-  refused([](Config& c) { c.slots = 1; }, "1");
-  refused([](Config& c) { c.slot_bytes = 3; }, "3");
-  refused([](Config& c) { c.timeout = std::chrono::milliseconds{-1}; }, "-1 ms");
-  refused([](Config& c) { c.pace = "fast"; }, "fast");
-  refused([](Config& c) { c.pace = std::string(100, '1'); }, "too long");
+  refused({}, "Config::world_size is 0", 0, 0);
+  refused({}, "Config::rank is 5", 5, 2);
+  refused({}, "Config::rank is -3", -3);
+  refused({}, "Config::world_size is 1048576", 0, 1 << 20);
+  refused(with(&Config::channels, -1), "Config::channels is -1");
+  refused(with(&Config::most_channels, 65), "Config::most_channels is 65");
+  refused(with(&Config::slots, 1), "Config::slots is 1");
+  refused(with(&Config::slot_bytes, 3), "Config::slot_bytes is 3");
+  refused(with(&Config::timeout, std::chrono::milliseconds{-1}), "-1 ms");
+  refused(with(&Config::pace, "fast"), "fast");
+  refused(with(&Config::pace, std::string(100, '1')), "too long");
 }
 
 TEST_CASE("memory and descriptors exhausted end in an error on every rank, not in a crash") {
@@ -183,9 +151,9 @@ TEST_CASE("memory and descriptors exhausted end in an error on every rank, not i
 #endif
   for (const int resource : resources) {
     const TempDirectory directory;
-    const auto results = run_ranks(How::kForks, 2, [&](int rank) {
+    require_all_ok(run_ranks(How::kForks, 2, [&](int rank) {
       Config config = world_config(directory.path(), rank, 2);
-      config.bootstrap_timeout = std::chrono::seconds{2};
+      config.bootstrap_timeout = 2s;
       if (rank == 1) {
         const rlimit limit =
             resource == RLIMIT_NOFILE ? rlimit{4, 4} : rlimit{size_t{64} << 20, size_t{64} << 20};
@@ -196,8 +164,7 @@ TEST_CASE("memory and descriptors exhausted end in an error on every rank, not i
       const auto made = Communicator::create(config);
       expect(!made.ok(), "created");
       expect(!made.status().message().empty(), "no message");
-    });
-    require_all_ok(results);
+    }));
   }
 }
 
@@ -210,25 +177,20 @@ TEST_CASE("the library's version is that of its headers, in C and in C++") {
 }
 
 TEST_CASE("endless timeouts are long ones") {
-  Config config;
-  config.timeout = std::chrono::milliseconds::max();
-  require_all_ok(run_world(
-      How::kForks, 2,
-      [](Communicator& comm) {
-        int32_t value = 1;
-        // Each lets the other wait until it has compared with the deadline.
-        const auto let_wait = [&](const std::string& who) {
-          await(who, [&] { return comm.flight_record().find(who) != std::string::npos; });
-        };
-        if (comm.rank() == 0) let_wait("waits for rank 0");
-        expect_ok(comm.all_reduce(&value, &value, 1, DataType::kInt32), "all_reduce");
-        if (comm.rank() == 1) let_wait("waits for rank 1");
-        expect_ok(comm.all_reduce(&value, &value, 1, DataType::kInt32, ReduceOp::kSum,
-                                  {.timeout = std::chrono::milliseconds::max()}),
-                  "all_reduce");
-        expect_eq(value, 4, "value");
-      },
-      config));
+  constexpr auto kEndless = std::chrono::milliseconds::max();
+  run_ok(How::kForks, 2, with(&Config::timeout, kEndless), [](Communicator& comm) {
+    int32_t value = 1;
+    // Each lets the other wait until it has compared with the deadline.
+    const auto let_wait = [&](const std::string& who) {
+      await(who, [&] { return comm.flight_record().find(who) != std::string::npos; });
+    };
+    if (comm.rank() == 0) let_wait("waits for rank 0");
+    expect_ok(comm.all_reduce(&value, &value, 1, kInt), "all_reduce");
+    if (comm.rank() == 1) let_wait("waits for rank 1");
+    expect_ok(comm.all_reduce(&value, &value, 1, kInt, ReduceOp::kSum, {.timeout = kEndless}),
+              "all_reduce");
+    expect_eq(value, 4, "value");
+  });
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -241,23 +203,21 @@ TEST_CASE("where one rank cannot map the library memory of another, all of them 
         const rlimit limit{size_t{2} << 30, size_t{2} << 30};
         expect(setrlimit(RLIMIT_AS, &limit) == 0, "setrlimit");
       }
-      auto comm = Communicator::create(world_config(directory.path(), rank, size));
-      expect(comm.ok(), comm.status().to_string());
+      Communicator comm = created(world_config(directory.path(), rank, size));
       const size_t count = 50021;
       void* const memory = rank == 1 ? std::malloc(count * 4) : alloc(count * 4);
       expect(memory != nullptr, "no memory");
       auto* const values = static_cast<int32_t*>(memory);
       for (int turn = 0; turn < 3; ++turn) {
         for (size_t i = 0; i < count; ++i) values[i] = rank + static_cast<int32_t>(i);
-        expect_ok(comm->all_reduce(values, values, count, DataType::kInt32), "all_reduce");
+        expect_ok(comm.all_reduce(values, values, count, kInt), "all_reduce");
         for (size_t i = 0; i < count; ++i) {
           expect_eq(values[i], size * (size - 1) / 2 + size * static_cast<int32_t>(i), "element");
         }
       }
-      const Status direct =
-          comm->all_reduce(values, values, count, DataType::kInt32, ReduceOp::kSum,
-                           {.algorithm = Algorithm::kTwoShotDirect});
-      expect(direct.code() == Code::kUnavailable, "direct: " + direct.to_string());
+      const Status direct = comm.all_reduce(values, values, count, kInt, ReduceOp::kSum,
+                                            {.algorithm = Algorithm::kTwoShotDirect});
+      expect_error(direct, Code::kUnavailable);
     }));
   }
 }

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "comm/algorithms/algorithm.hpp"
-#include "tests/comm/communicator/world.hpp"
+#include "tests/comm/communicator/worlds.hpp"
 
 namespace rondo::testing {
 namespace {
@@ -44,17 +44,6 @@ std::vector<T> inputs(int rank, size_t count) {
   return values;
 }
 
-template <class T>
-void expect_averages(int size, const T* found, size_t first, size_t count,
-                     const std::string& what) {
-  for (size_t i = 0; i < count; ++i) {
-    const T wanted = average<T>(size, first + i);
-    if (found[i] == wanted) continue;
-    expect(false, what + ": element " + std::to_string(first + i) + " is " +
-                      std::to_string(found[i]) + ", not " + std::to_string(wanted));
-  }
-}
-
 /// Every collective that has averages. Returns how many of them this algorithm carried out.
 template <class T>
 int average_all(Communicator& comm, Algorithm algorithm, size_t count, bool library) {
@@ -75,7 +64,8 @@ int average_all(Communicator& comm, Algorithm algorithm, size_t count, bool libr
     }
     expect_ok(status, what);
     ++done;
-    expect_averages(n, found, first, elements, what);
+    for (size_t i = 0; i < elements; ++i)
+      expect_eq(found[i] + 0, average<T>(n, first + i) + 0, what);
   };
   const ReduceOp op = ReduceOp::kAvg;
   judge(comm.all_reduce(in.data(), found, count, type, op, options), 0, count);
@@ -129,64 +119,47 @@ T average_of(Communicator& comm, T even, T odd) {
 
 TEST_CASE("averages of integers are exact, by every algorithm that is allowed") {
   for (const int size : sizes({2, 3, 1, 4, 5, 7})) {
-    INFO(size << " ranks");
-    Config config;
-    if (size % 2 == 0) config.slot_bytes = 512;  // many rounds
-    require_all_ok(run_world(How::kThreads, size, of_every_type, config));
+    const size_t slot_bytes = size % 2 == 0 ? 512 : 0;  // many rounds
+    run_ok(How::kThreads, size, with(&Config::slot_bytes, slot_bytes), of_every_type);
   }
-  require_all_ok(run_world(kHows.back(), 3, of_every_type));
+  run_ok(kHows.back(), 3, of_every_type);
 }
 
 TEST_CASE("an algorithm that adds partial sums gives way to another, or is refused by name") {
-  Config config;
-  config.algorithm = Algorithm::kRing;
-  require_all_ok(run_world(
-      How::kThreads, 3,
-      [](Communicator& comm) {
-        const auto chosen = [&](DataType type, ReduceOp op) {
-          return comm.plan(Collective::kAllReduce, 1000, type, false, Algorithm::kAuto, op)
-              .algorithm;
-        };
-        expect(chosen(DataType::kInt32, ReduceOp::kAvg) != Algorithm::kRing, "a ring");
-        expect(chosen(DataType::kInt32, ReduceOp::kSum) == Algorithm::kRing, "no ring");
-        expect(chosen(DataType::kFloat32, ReduceOp::kAvg) == Algorithm::kRing, "no ring of floats");
-        std::vector<int32_t> data(1000, std::numeric_limits<int32_t>::max());
-        for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kTree}) {
-          const Status refused = comm.all_reduce(data.data(), data.data(), 1000, DataType::kInt32,
-                                                 ReduceOp::kAvg, {.algorithm = algorithm});
-          expect(refused.code() == Code::kUnavailable, refused.to_string());
-          expect(refused.message().find("int32 averages by " + std::string(name(algorithm))) !=
-                     std::string::npos,
-                 refused.to_string());
-        }
-        expect_ok(comm.all_reduce(data.data(), data.data(), 1000, DataType::kInt32, ReduceOp::kAvg),
-                  "afterwards");
-        expect(data == std::vector<int32_t>(1000, std::numeric_limits<int32_t>::max()), "average");
-      },
-      config));
+  run_ok(How::kThreads, 3, with(&Config::algorithm, Algorithm::kRing), [](Communicator& comm) {
+    const auto chosen = [&](DataType type, ReduceOp op) {
+      return comm.plan(Collective::kAllReduce, 1000, type, false, Algorithm::kAuto, op).algorithm;
+    };
+    expect(chosen(kInt, ReduceOp::kAvg) != Algorithm::kRing, "a ring");
+    expect(chosen(kInt, ReduceOp::kSum) == Algorithm::kRing, "no ring");
+    expect(chosen(kFloat, ReduceOp::kAvg) == Algorithm::kRing, "no ring of floats");
+    std::vector<int32_t> data(1000, std::numeric_limits<int32_t>::max());
+    for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kTree}) {
+      const Status refused = comm.all_reduce(data, data, ReduceOp::kAvg, {.algorithm = algorithm});
+      expect_error(refused, Code::kUnavailable,
+                   "int32 averages by " + std::string(name(algorithm)));
+    }
+    expect_ok(comm.all_reduce(data, data, ReduceOp::kAvg), "afterwards");
+    expect(data == std::vector<int32_t>(1000, std::numeric_limits<int32_t>::max()), "average");
+  });
 }
 
 TEST_CASE("a communicator may want averages that wrap, with every algorithm; so do its parts") {
   Config config;
   config.wrapping_averages = true;
   config.algorithm = Algorithm::kRing;
-  require_all_ok(run_world(
-      How::kThreads, 2,
-      [](Communicator& comm) {
-        auto part = comm.duplicate();
-        expect_ok(part.status(), "duplicate");
-        for (Communicator* const c : {&comm, &*part}) {
-          expect(c->plan(Collective::kAllReduce, 1000, DataType::kUint8, false, Algorithm::kAuto,
-                         ReduceOp::kAvg)
-                         .algorithm == Algorithm::kRing,
-                 "no ring");
-          expect_eq(average_of<uint8_t>(*c, 200, 250) + 0, 97, "uint8");
-          expect_eq(average_of<int8_t>(*c, 100, 120) + 0, -18, "int8");
-          expect_eq(average_of<int64_t>(*c, int64_t{1} << 62, int64_t{1} << 62),
-                    -(int64_t{1} << 62), "int64");
-        }
-      },
-      config));
+  run_ok(How::kThreads, 2, config, [](Communicator& comm) {
+    Communicator part = expect_value(comm.duplicate(), "duplicate");
+    for (Communicator* const c : {&comm, &part}) {
+      const Plan plan = c->plan(Collective::kAllReduce, 1000, DataType::kUint8, false,
+                                Algorithm::kAuto, ReduceOp::kAvg);
+      expect(plan.algorithm == Algorithm::kRing, "no ring");
+      expect_eq(average_of<uint8_t>(*c, 200, 250) + 0, 97, "uint8");
+      expect_eq(average_of<int8_t>(*c, 100, 120) + 0, -18, "int8");
+      expect_eq(average_of<int64_t>(*c, int64_t{1} << 62, int64_t{1} << 62), -(int64_t{1} << 62),
+                "int64");
+    }
+  });
 }
 
 }  // namespace rondo::testing

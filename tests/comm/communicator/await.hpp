@@ -2,7 +2,6 @@
 // The board tells a test what ranks do just now.
 #pragma once
 
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -35,22 +34,6 @@ inline void await(const std::string& what, const std::function<bool()>& happened
     std::this_thread::sleep_for(std::chrono::microseconds(200));  // between two looks
   }
 }
-
-/// A count that threads and forked processes share: how far others have come.
-class SharedCount {
- public:
-  SharedCount()
-      : count_(static_cast<std::atomic<int>*>(mmap(nullptr, sizeof(std::atomic<int>),
-                                                   PROT_READ | PROT_WRITE,
-                                                   MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
-  ~SharedCount() { munmap(count_, sizeof(std::atomic<int>)); }
-  SharedCount(const SharedCount&) = delete;
-  SharedCount& operator=(const SharedCount&) = delete;
-  std::atomic<int>& operator*() { return *count_; }
-
- private:
-  std::atomic<int>* count_;
-};
 
 /// The board of the one communicator that process `pid` belongs to. It can be read until the test
 /// ends, also when its ranks have ended before.

@@ -8,7 +8,7 @@
 #include "kernels/float8.hpp"
 #include "kernels/half.hpp"
 #include "kernels/reduce.hpp"
-#include "tests/comm/communicator/world.hpp"
+#include "tests/comm/communicator/worlds.hpp"
 #include "tests/comm/schedule/operations.hpp"
 
 namespace rondo::testing {
@@ -29,93 +29,90 @@ double real_value(uint64_t bits, int powers) {
   return std::ldexp(static_cast<double>(static_cast<int32_t>(bits >> 32)), power - 31);
 }
 
-std::vector<float> real_values(int rank, size_t count) {
-  std::vector<float> values(count);
-  for (size_t i = 0; i < count; ++i)
-    values[i] = static_cast<float>(real_value(scrambled(static_cast<uint64_t>(rank) + 17, i), 20));
-  return values;
-}
-
-uint64_t hash(const void* data, size_t bytes) {
-  uint64_t h = 1469598103934665603u;  // FNV-1a
-  for (size_t i = 0; i < bytes; ++i)
-    h = (h ^ static_cast<const unsigned char*>(data)[i]) * 1099511628211u;
-  return h;
-}
-
-}  // namespace
-
-TEST_CASE("same bits on all ranks, in all runs, and near the float64 sum") {
-  for (const int size : sizes({3, 2, 5, 6, 7})) {
-    for (const Algorithm algorithm : schedule::test::algorithms_of(Collective::kAllReduce)) {
-      INFO(size << " ranks, " << name(algorithm));
-      const TempDirectory directory;
-      uint64_t first_run = 0;
-      for (int run = 0; run < 2; ++run) {
-        const TempDirectory results;
-        require_all_ok(run_ranks(How::kForks, size, [&](int rank) {
-          auto comm = Communicator::create(world_config(directory.path(), rank, size));
-          expect(comm.ok(), comm.status().to_string());
-          const size_t count = 30011;
-          Buffer in(count * 4, true), out(count * 4, true);
-          const auto own = real_values(rank, count);
-          std::memcpy(in.data(), own.data(), count * 4);
-          expect_ok(comm->all_reduce(in.data(), out.data(), count, DataType::kFloat32,
-                                     ReduceOp::kSum, {.algorithm = algorithm}),
-                    "all_reduce");
-          std::vector<double> exact(count, 0.0), magnitude(count, 0.0);
-          for (int r = 0; r < size; ++r) {
-            const auto values = real_values(r, count);
-            for (size_t i = 0; i < count; ++i) {
-              exact[i] += static_cast<double>(values[i]);
-              magnitude[i] += std::abs(static_cast<double>(values[i]));
-            }
-          }
-          std::vector<float> sum(count);
-          std::memcpy(sum.data(), out.data(), count * 4);
-          for (size_t i = 0; i < count; ++i) {
-            // N - 1 additions, each within half a unit in the last place of its partial sum.
-            const double bound = (size - 1) * std::ldexp(1.0, -24) * magnitude[i] * 1.01;
-            if (!(std::abs(static_cast<double>(sum[i]) - exact[i]) <= bound)) {
-              expect(false, "element " + std::to_string(i) + " is too far off");
-            }
-          }
-          // Everybody's hash, by all_gather.
-          const uint64_t own_hash = hash(out.data(), count * 4);
-          std::vector<uint64_t> hashes(static_cast<size_t>(size));
-          expect_ok(comm->all_gather(&own_hash, hashes.data(), 1, DataType::kInt64), "all_gather");
-          for (const uint64_t h : hashes) expect_eq(h, own_hash, "hash");
-          if (rank == 0) {
-            std::FILE* file = std::fopen((results.path() + "/hash").c_str(), "w");
-            std::fprintf(file, "%llu", static_cast<unsigned long long>(own_hash));
-            std::fclose(file);
-          }
-        }));
-        std::FILE* file = std::fopen((results.path() + "/hash").c_str(), "r");
-        REQUIRE(file != nullptr);
-        unsigned long long value = 0;
-        REQUIRE(std::fscanf(file, "%llu", &value) == 1);
-        std::fclose(file);
-        if (run == 0) first_run = value;
-        CHECK(value == first_run);
-      }
-    }
-  }
-}
-
-namespace {
-
 /// Random bits of a type, but finite and of moderate size, so that order and rounding show.
 std::vector<unsigned char> random_elements(int rank, size_t count, DataType type) {
   const uint64_t seed = static_cast<uint64_t>(rank) * 31 + static_cast<uint64_t>(type);
   std::vector<unsigned char> bytes(count * size_of(type));
   for (size_t i = 0; i < count; ++i) {
     const uint64_t bits = scrambled(seed, i);
-    const double value = is_floating(type) ? real_value(bits, 8) : static_cast<double>(bits % 100);
+    const int powers = size_of(type) < 4 ? 8 : 20;
+    const double value =
+        is_floating(type) ? real_value(bits, powers) : static_cast<double>(bits % 100);
     store(bytes.data() + i * size_of(type), type, value);
   }
   return bytes;
 }
+
+double load(const unsigned char* at, DataType type) {
+  float single;
+  uint16_t half;
+  std::memcpy(&half, at, std::min(sizeof half, size_of(type)));
+  switch (type) {
+    case DataType::kFloat16:
+      return kernels::float_from_half(half);
+    case DataType::kBFloat16:
+      return kernels::float_from_bfloat16(half);
+    case DataType::kFloat8E4M3:
+      return kernels::float_from_e4m3(*at);
+    case DataType::kFloat8E5M2:
+      return kernels::float_from_e5m2(*at);
+    default:
+      std::memcpy(&single, at, sizeof single);
+      return single;
+  }
+}
+
+/// Sums in float64 of all ranks' random elements, and of their magnitudes.
+struct Exact {
+  std::vector<double> sum, magnitude;
+  Exact(int ranks, size_t count, DataType type) : sum(count), magnitude(count) {
+    for (int r = 0; r < ranks; ++r) {
+      const std::vector<unsigned char> bytes = random_elements(r, count, type);
+      for (size_t i = 0; i < count; ++i) {
+        const double value = load(bytes.data() + i * size_of(type), type);
+        sum[i] += value;
+        magnitude[i] += std::abs(value);
+      }
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("same bits on all ranks, in all runs, and near the float64 sum") {
+  for (const int size : sizes({3, 2, 5, 6, 7})) {
+    for (const Algorithm algorithm : schedule::test::algorithms_of(Collective::kAllReduce)) {
+      INFO(name(algorithm));
+      const Shared<std::array<uint64_t, 2>> hash_of_run;
+      for (const size_t run : {size_t{0}, size_t{1}}) {
+        run_ok(How::kForks, size, [&](Communicator& comm) {
+          const size_t count = 30011;
+          Buffer in(count * 4, true), out(count * 4, true);
+          std::memcpy(in.data(), random_elements(comm.rank(), count, kFloat).data(), count * 4);
+          expect_ok(comm.all_reduce(in.data(), out.data(), count, kFloat, ReduceOp::kSum,
+                                    {.algorithm = algorithm}),
+                    "all_reduce");
+          const Exact exact(size, count, kFloat);
+          for (size_t i = 0; i < count; ++i) {
+            // N - 1 additions, each within half a unit in the last place of its partial sum.
+            const double bound = (size - 1) * std::ldexp(1.0, -24) * exact.magnitude[i] * 1.01;
+            const double error = std::abs(load(out.data() + 4 * i, kFloat) - exact.sum[i]);
+            if (!(error <= bound)) expect(false, "too far off: element " + std::to_string(i));
+          }
+          const std::string_view bits(reinterpret_cast<const char*>(out.data()), count * 4);
+          const uint64_t hash = std::hash<std::string_view>{}(bits);
+          std::vector<uint64_t> hashes(static_cast<size_t>(size));
+          expect_ok(comm.all_gather(&hash, hashes.data(), 1, DataType::kInt64), "all_gather");
+          expect(hashes == std::vector<uint64_t>(hashes.size(), hash), "other bits elsewhere");
+          if (comm.rank() == 0) (*hash_of_run)[run] = hash;
+        });
+      }
+      CHECK((*hash_of_run)[0] == (*hash_of_run)[1]);
+    }
+  }
+}
+
+namespace {
 
 /// The definition: a left fold in rank order, one rounding, one division.
 std::vector<unsigned char> reference(int size, size_t count, DataType type, ReduceOp op) {
@@ -194,29 +191,25 @@ TEST_CASE(
       config.slot_bytes = slot_bytes;
       config.channels = channels;
       config.pace = pace;
-      INFO(size << " ranks, slots of " << slot_bytes << ", " << channels << " channels " << pace);
-      require_all_ok(run_world(
-          size < 5 ? How::kForks : How::kThreads, size,
-          [&](Communicator& comm) {
-            int done = 0;
-            for (const DataType type :
-                 {DataType::kFloat32, DataType::kFloat64, DataType::kFloat16, DataType::kBFloat16,
-                  DataType::kFloat8E4M3, DataType::kInt32}) {
-              const bool wide = type == DataType::kFloat32 || type == DataType::kBFloat16;
-              for (int a = 0; a < kAlgorithms; ++a) {
-                const auto algorithm = static_cast<Algorithm>(a);
-                if (!wide && algorithm != Algorithm::kAuto) continue;
-                for (const size_t count : {size_t{1}, size_t{77}, size_t{1000}, size_t{9001}}) {
-                  const bool odd = count % 2 == 1;
-                  done += fold_every_way(
-                      comm, {type, count == 77 ? ReduceOp::kAvg : ReduceOp::kSum, algorithm, count,
-                             odd ? size_t{1} : size_t{0}, (a + size) % 2 == 0, count == 1000});
-                }
-              }
+      INFO("slots of " << slot_bytes << ", " << channels << " channels " << pace);
+      run_ok(size < 5 ? How::kForks : How::kThreads, size, config, [&](Communicator& comm) {
+        int done = 0;
+        for (const DataType type : {kFloat, DataType::kFloat64, DataType::kFloat16,
+                                    DataType::kBFloat16, DataType::kFloat8E4M3, kInt}) {
+          const bool wide = type == kFloat || type == DataType::kBFloat16;
+          for (int a = 0; a < kAlgorithms; ++a) {
+            const auto algorithm = static_cast<Algorithm>(a);
+            if (!wide && algorithm != Algorithm::kAuto) continue;
+            for (const size_t count : {size_t{1}, size_t{77}, size_t{1000}, size_t{9001}}) {
+              const bool odd = count % 2 == 1;
+              done += fold_every_way(
+                  comm, {type, count == 77 ? ReduceOp::kAvg : ReduceOp::kSum, algorithm, count,
+                         odd ? size_t{1} : size_t{0}, (a + size) % 2 == 0, count == 1000});
             }
-            expect(done > 60, "only " + std::to_string(done) + " were done");
-          },
-          config));
+          }
+        }
+        expect(done > 60, "only " + std::to_string(done) + " were done");
+      });
     }
   }
 }
@@ -225,64 +218,35 @@ TEST_CASE("reproducible: what cannot be is refused by name") {
   Config config;
   config.reproducible = true;
   config.algorithm = Algorithm::kRing;  // gives way where it would not be reproducible
-  require_all_ok(run_world(
-      How::kForks, 3,
-      [](Communicator& comm) {
-        std::vector<float> data(1000, 1.0f);
-        const auto refused = [&](const Status& status, const std::string& words) {
-          expect(status.code() == Code::kUnavailable, status.to_string());
-          expect(status.message().find(words) != std::string::npos, status.to_string());
-        };
-        for (const Algorithm algorithm : schedule::test::algorithms_of(Collective::kAllReduce)) {
-          if (algorithms::traits_of(algorithm).folds_in_rank_order) continue;
-          refused(comm.all_reduce(data.data(), data.data(), 1000, DataType::kFloat32,
-                                  ReduceOp::kSum, {.algorithm = algorithm}),
-                  "does not fold in rank order");
-        }
-        refused(comm.all_reduce(data.data(), data.data(), 1000, DataType::kBFloat16,
-                                ReduceOp::kScaledSum, {.factor = 0.5}),
-                "no reproducible scaled sum");
-        expect_ok(comm.all_reduce(data.data(), data.data(), 1000, DataType::kFloat32), "sum");
-        expect(comm.plan(Collective::kAllReduce, 1000, DataType::kFloat32).algorithm !=
-                   Algorithm::kRing,
-               "a ring");
-        expect(comm.plan(Collective::kAllGather, 1000, DataType::kFloat32).algorithm ==
-                   Algorithm::kRing,
-               "no ring");
-      },
-      config));
+  run_ok(How::kForks, 3, config, [](Communicator& comm) {
+    std::vector<float> data(1000, 1.0f);
+    for (const Algorithm algorithm : schedule::test::algorithms_of(Collective::kAllReduce)) {
+      if (algorithms::traits_of(algorithm).folds_in_rank_order) continue;
+      expect_error(comm.all_reduce(data, data, {.algorithm = algorithm}), Code::kUnavailable,
+                   "does not fold in rank order");
+    }
+    expect_error(comm.all_reduce(data.data(), data.data(), 1000, DataType::kBFloat16,
+                                 ReduceOp::kScaledSum, {.factor = 0.5}),
+                 Code::kUnavailable, "no reproducible scaled sum");
+    expect_ok(comm.all_reduce(data, data), "sum");
+    expect(comm.plan(Collective::kAllReduce, 1000, kFloat).algorithm != Algorithm::kRing, "a ring");
+    expect(comm.plan(Collective::kAllGather, 1000, kFloat).algorithm == Algorithm::kRing,
+           "no ring");
+  });
 }
 
 TEST_CASE(
     "a ring of small floats rounds once per hop: within the stated bound of the float64 sum") {
   for (const int size : sizes({2, 3, 5, 8})) {
-    require_all_ok(run_world(How::kThreads, size, [](Communicator& comm) {
-      for (const auto& [type, unit] : {std::pair{DataType::kFloat16, std::ldexp(1.0, -11)},
-                                       std::pair{DataType::kBFloat16, std::ldexp(1.0, -8)},
-                                       std::pair{DataType::kFloat8E5M2, std::ldexp(1.0, -3)},
-                                       std::pair{DataType::kFloat8E4M3, std::ldexp(1.0, -4)}}) {
+    run_ok(How::kThreads, size, [](Communicator& comm) {
+      // Half a unit in the last place, and the smallest step, of each type.
+      for (const auto& [type, unit, smallest] : {std::tuple{DataType::kFloat16, 0x1p-11, 0x1p-24},
+                                                 {DataType::kBFloat16, 0x1p-8, 0x1p-24},
+                                                 {DataType::kFloat8E5M2, 0x1p-3, 0x1p-16},
+                                                 {DataType::kFloat8E4M3, 0x1p-4, 0x1p-9}}) {
         const size_t count = 3001, element = size_of(type);
         const int n = comm.size();
-        std::vector<double> exact(count, 0.0), magnitude(count, 0.0);
-        const auto load = [&](const unsigned char* at) {
-          if (type == DataType::kFloat16 || type == DataType::kBFloat16) {
-            uint16_t bits;
-            std::memcpy(&bits, at, 2);
-            return static_cast<double>(type == DataType::kFloat16
-                                           ? kernels::float_from_half(bits)
-                                           : kernels::float_from_bfloat16(bits));
-          }
-          return static_cast<double>(type == DataType::kFloat8E4M3 ? kernels::float_from_e4m3(*at)
-                                                                   : kernels::float_from_e5m2(*at));
-        };
-        for (int r = 0; r < n; ++r) {
-          const auto values = random_elements(r, count, type);
-          for (size_t i = 0; i < count; ++i) {
-            const double value = load(values.data() + i * element);
-            exact[i] += value;
-            magnitude[i] += std::abs(value);
-          }
-        }
+        const Exact exact(n, count, type);
         std::vector<unsigned char> in = random_elements(comm.rank(), count, type), out(in.size());
         expect_ok(comm.all_reduce(in.data(), out.data(), count, type, ReduceOp::kSum,
                                   {.algorithm = Algorithm::kRing}),
@@ -290,40 +254,42 @@ TEST_CASE(
         // kernels/README.md: N - 1 roundings, each of at most half a unit in the last place of a
         // partial sum that the ones before may have made larger, and at least one of the smallest
         // steps of the type.
-        const double smallest = type == DataType::kFloat8E4M3   ? std::ldexp(1.0, -9)
-                                : type == DataType::kFloat8E5M2 ? std::ldexp(1.0, -16)
-                                                                : std::ldexp(1.0, -24);
         const double growth = std::pow(1 + unit, n - 1) - 1;
         double worst = 0;
         for (size_t i = 0; i < count; ++i) {
-          const double error = std::abs(load(out.data() + i * element) - exact[i]);
-          const double bound = growth * magnitude[i] + (n - 1) * smallest;
+          const double error = std::abs(load(out.data() + i * element, type) - exact.sum[i]);
+          const double bound = growth * exact.magnitude[i] + (n - 1) * smallest;
           if (!(error <= bound)) {
-            expect(false, std::string(name(type)) + ": element " + std::to_string(i) +
-                              " is off by " + std::to_string(error) + ", more than " +
-                              std::to_string(bound));
+            expect(false, std::string(name(type)) + ": element " + std::to_string(i) + " is " +
+                              std::to_string(error / bound) + " bounds off");
           }
           worst = std::max(worst, error / bound);
         }
         // The bound is no wall far away.
         expect(worst > 0.1, std::string(name(type)) + ": the bound is never approached");
       }
-    }));
+    });
   }
 }
 
 namespace {
 
+/// A pattern of false and several kinds of true.
+std::vector<unsigned char> some_bools(size_t count) {
+  std::vector<unsigned char> bools(count);
+  for (size_t i = 0; i < count; ++i) bools[i] = std::array{0, 1, 2, 200}[i % 4] & 0xff;
+  return bools;
+}
+
 void scan_bools(Communicator& comm, ReduceOp op, bool in_place) {
   const bool starts_true = op == ReduceOp::kProd || op == ReduceOp::kMin || op == ReduceOp::kBand;
+  const DataType type = DataType::kBool;
   for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kRing, Algorithm::kTwoShot}) {
     for (const bool inclusive : {true, false}) {
       for (const size_t count : {size_t{4}, size_t{5000}}) {
-        std::vector<unsigned char> in(count), other(count, 0xcd);
-        for (size_t i = 0; i < count; ++i) in[i] = std::array{0, 1, 2, 200}[i % 4] & 0xff;
+        std::vector<unsigned char> in = some_bools(count), other(count, 0xcd);
         std::vector<unsigned char>& out = in_place ? in : other;
         const CallOptions options{.algorithm = algorithm};
-        const DataType type = DataType::kBool;
         expect_ok(inclusive ? comm.inclusive_scan(in.data(), out.data(), count, type, op, options)
                             : comm.exclusive_scan(in.data(), out.data(), count, type, op, options),
                   "scan");
@@ -341,16 +307,14 @@ void scan_bools(Communicator& comm, ReduceOp op, bool in_place) {
 TEST_CASE(
     "scans: one-hop folds are the reference, and chains are the same where slots round nothing") {
   for (const bool reproducible : {false, true}) {
-    Config config;
-    config.reproducible = reproducible;
+    INFO((reproducible ? "reproducible" : "in any order"));
     for (const int size : {1, 2, 3, 5}) {
-      INFO(size << " ranks" << (reproducible ? ", reproducible" : ""));
-      require_all_ok(run_world(
-          How::kThreads, size,
-          [&](Communicator& comm) {
-            for (const DataType type : {DataType::kFloat32, DataType::kFloat64, DataType::kBFloat16,
+      run_ok(
+          How::kThreads, size, with(&Config::reproducible, reproducible), [&](Communicator& comm) {
+            for (const DataType type : {kFloat, DataType::kFloat64, DataType::kBFloat16,
                                         DataType::kFloat16, DataType::kFloat8E4M3}) {
               const bool small = size_of(type) < 4;
+              const ReduceOp sum = ReduceOp::kSum;
               for (const Algorithm algorithm :
                    {Algorithm::kAuto, Algorithm::kRing, Algorithm::kTwoShot}) {
                 // A ring rounds small floats once per rank.
@@ -361,17 +325,15 @@ TEST_CASE(
                   std::vector<unsigned char> in = random_elements(comm.rank(), count, type);
                   std::vector<unsigned char> out(in.size());
                   const CallOptions options{.algorithm = algorithm};
-                  expect_ok(comm.inclusive_scan(in.data(), out.data(), count, type, ReduceOp::kSum,
-                                                options),
+                  const std::string what =
+                      std::string(name(type)) + ": other bits than the reference";
+                  expect_ok(comm.inclusive_scan(in.data(), out.data(), count, type, sum, options),
                             "inclusive_scan");
-                  expect(out == reference(comm.rank() + 1, count, type, ReduceOp::kSum),
-                         std::string(name(type)) + " inclusive: other bits");
-                  expect_ok(comm.exclusive_scan(in.data(), out.data(), count, type, ReduceOp::kSum,
-                                                options),
+                  expect(out == reference(comm.rank() + 1, count, type, sum), "inclusive, " + what);
+                  expect_ok(comm.exclusive_scan(in.data(), out.data(), count, type, sum, options),
                             "exclusive_scan");
                   if (comm.rank() == 0) continue;
-                  expect(out == reference(comm.rank(), count, type, ReduceOp::kSum),
-                         std::string(name(type)) + " exclusive: other bits");
+                  expect(out == reference(comm.rank(), count, type, sum), "exclusive, " + what);
                 }
               }
             }
@@ -379,26 +341,24 @@ TEST_CASE(
             uint16_t in = 0, out = 0;
             const Status refused = comm.inclusive_scan(
                 &in, &out, 1, DataType::kBFloat16, ReduceOp::kSum, {.algorithm = Algorithm::kRing});
-            expect(refused.code() == Code::kUnavailable, refused.to_string());
-          },
-          config));
+            expect_error(refused, Code::kUnavailable);
+          });
     }
   }
 }
 
 TEST_CASE("a reduction of bools gives 0 or 1, on one rank, too") {
   for (const int size : {1, 2, 3}) {
-    require_all_ok(run_world(How::kThreads, size, [size](Communicator& comm) {
+    run_ok(How::kThreads, size, [size](Communicator& comm) {
       for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax,
                                 ReduceOp::kBand, ReduceOp::kBor, ReduceOp::kScaledSum}) {
         for (const bool in_place : {false, true}) {
           const auto n = static_cast<size_t>(size);
-          std::vector<unsigned char> in(4 * n), out(4 * n, 0xcd);
-          for (size_t i = 0; i < in.size(); ++i) in[i] = std::array{0, 1, 2, 200}[i % 4] & 0xff;
+          std::vector<unsigned char> in = some_bools(4 * n), out(4 * n, 0xcd);
           unsigned char* const to = in_place ? in.data() : out.data();
           expect_ok(comm.all_reduce(in.data(), to, 4 * n, DataType::kBool, op), "all_reduce");
           for (size_t i = 0; i < 4 * n; ++i) expect_eq(to[i] + 0, i % 4 == 0 ? 0 : 1, "all_reduce");
-          for (size_t i = 0; i < in.size(); ++i) in[i] = std::array{0, 1, 2, 200}[i % 4] & 0xff;
+          in = some_bools(4 * n);
           unsigned char* const block =
               in_place ? in.data() + 4 * static_cast<size_t>(comm.rank()) : out.data();
           expect_ok(comm.reduce_scatter(in.data(), block, 4, DataType::kBool, op),
@@ -407,20 +367,20 @@ TEST_CASE("a reduction of bools gives 0 or 1, on one rank, too") {
           scan_bools(comm, op, in_place);
         }
       }
-    }));
+    });
   }
 }
 
 TEST_CASE("denormals are kept even where the caller's thread flushes them") {
 #if defined(__x86_64__)
-  require_all_ok(run_world(How::kForks, 2, [](Communicator& comm) {
+  run_ok(How::kForks, 2, [](Communicator& comm) {
     const unsigned flush = 0x8040;
     __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | flush);
     uint32_t in = 3, out = 0;  // three times the smallest denormal
-    expect_ok(comm.all_reduce(&in, &out, 1, DataType::kFloat32), "all_reduce");
+    expect_ok(comm.all_reduce(&in, &out, 1, kFloat), "all_reduce");
     expect_eq(out, 6u, "sum of denormals");
     expect((__builtin_ia32_stmxcsr() & flush) == flush, "the caller's mode was not restored");
-  }));
+  });
 #endif
 }
 

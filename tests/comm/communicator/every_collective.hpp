@@ -2,12 +2,14 @@
 // collectives run under many conditions.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <iterator>
 #include <limits>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/algorithms/algorithm.hpp"
@@ -33,409 +35,291 @@ struct Case {
   }
 };
 
-// kUnavailable is the right answer where a forced algorithm does not exist; every rank must give
-// it.
-inline bool carried_out(const Status& status, const Case& c, const std::string& what) {
-  if (c.algorithm != Algorithm::kAuto && status.code() == Code::kUnavailable) return false;
-  expect_ok(status, what);
-  return true;
-}
+/// Where in a buffer something begins.
+struct Element {
+  Buffer& buffer;
+  size_t at = 0;
+};
 
-inline void all_reduce(Communicator& comm, const Case& c) {
-  const std::string what = c.to_string(Collective::kAllReduce, comm);
-  const size_t bytes = c.count * size_of(c.type);
-  Buffer in(bytes, c.library, c.misalignment), other(bytes, c.library, c.misalignment);
-  Buffer& out = c.in_place ? in : other;
-  fill(in, 0, c.count, c.type, c.op, comm.rank());
-  const Status status =
-      comm.all_reduce(in.data(), out.data(), c.count, c.type, c.op, {.algorithm = c.algorithm});
-  if (!carried_out(status, c, what)) return;
-  check(
-      out, 0, c.count, c.type, [&](size_t i) { return expected(comm.size(), i, c.op, c.type); },
-      what);
-  if (!c.in_place) {
+/// A call of a Case: its buffers, and what they must hold.
+class Call {
+ public:
+  Call(Communicator& comm, const Case& c, Collective collective)
+      : options{.algorithm = c.algorithm},
+        n(static_cast<size_t>(comm.size())),
+        r(static_cast<size_t>(comm.rank())),
+        what_(c.to_string(collective, comm)),
+        c_(c) {}
+  const CallOptions options;
+  const size_t n, r;  // ranks, and this one
+
+  int root(size_t shift) const { return static_cast<int>((c_.count + shift) % n); }
+  Buffer buffer(size_t count) const {
+    return {count * size_of(c_.type), c_.library, c_.misalignment};
+  }
+  unsigned char* pointer(const Element& p) const {
+    return p.buffer.data() + p.at * size_of(c_.type);
+  }
+  /// Fills in this rank's numbers, from its first.
+  void give(const Element& p, size_t count) const {
+    fill(p.buffer, p.at, count, c_.type, c_.op, static_cast<int>(r));
+  }
+  /// kUnavailable is the right answer where a forced algorithm does not exist; every rank must give
+  /// it.
+  bool done(const Status& status) const {
+    if (c_.algorithm != Algorithm::kAuto && status.code() == Code::kUnavailable) return false;
+    expect_ok(status, what_);
+    return true;
+  }
+  /// `count` numbers of `rank`, from its number `first` on.
+  void expect_of(size_t rank, const Element& p, size_t count, size_t first = 0) const {
     check(
-        in, 0, c.count, c.type, [&](size_t i) { return contribution(comm.rank(), i, c.op); },
-        what + ": input");
+        p.buffer, p.at, count, c_.type,
+        [&](size_t i) { return contribution(static_cast<int>(rank), first + i, c_.op); },
+        what_ + ": numbers of rank " + std::to_string(rank));
   }
-}
-
-inline void reduce_scatter(Communicator& comm, const Case& c) {
-  const std::string what = c.to_string(Collective::kReduceScatter, comm);
-  const auto n = static_cast<size_t>(comm.size()), r = static_cast<size_t>(comm.rank());
-  const size_t bytes = c.count * size_of(c.type);
-  Buffer in(bytes * n, c.library, c.misalignment), other(bytes, c.library, c.misalignment);
-  fill(in, 0, c.count * n, c.type, c.op, comm.rank());
-  unsigned char* out = c.in_place ? in.data() + r * bytes : other.data();
-  const Status status =
-      comm.reduce_scatter(in.data(), out, c.count, c.type, c.op, {.algorithm = c.algorithm});
-  if (!carried_out(status, c, what)) return;
-  const auto value = [&](size_t i) { return expected(comm.size(), r * c.count + i, c.op, c.type); };
-  if (c.in_place) {
-    Buffer copy(bytes, false);
-    std::memcpy(copy.data(), out, bytes);
-    check(copy, 0, c.count, c.type, value, what);
-  } else {
-    check(other, 0, c.count, c.type, value, what);
-  }
-}
-
-inline void all_gather(Communicator& comm, const Case& c) {
-  const std::string what = c.to_string(Collective::kAllGather, comm);
-  const auto n = static_cast<size_t>(comm.size()), r = static_cast<size_t>(comm.rank());
-  const size_t bytes = c.count * size_of(c.type);
-  Buffer in(bytes, c.library, c.misalignment), out(bytes * n, c.library, c.misalignment);
-  fill(in, 0, c.count, c.type, c.op, comm.rank());
-  if (c.in_place) fill(out, r * c.count, c.count, c.type, c.op, comm.rank());
-  const void* from = c.in_place ? out.data() + r * bytes : in.data();
-  const Status status =
-      comm.all_gather(from, out.data(), c.count, c.type, {.algorithm = c.algorithm});
-  if (!carried_out(status, c, what)) return;
-  for (size_t rank = 0; rank < n; ++rank) {
+  /// What the first `ranks` ranks' numbers give, from number `first` on.
+  void expect_reduced(size_t ranks, const Element& p, size_t count, size_t first = 0) const {
     check(
-        out, rank * c.count, c.count, c.type,
-        [&](size_t i) { return contribution(static_cast<int>(rank), i, c.op); }, what);
+        p.buffer, p.at, count, c_.type,
+        [&](size_t i) { return expected(static_cast<int>(ranks), first + i, c_.op, c_.type); },
+        what_);
   }
+  const std::string& what() const { return what_; }
+
+ private:
+  const std::string what_;
+  const Case& c_;
+};
+
+inline void all_reduce(Communicator& comm, const Case& c, Collective collective) {
+  const Call call(comm, c, collective);
+  Buffer in = call.buffer(c.count), other = call.buffer(c.count);
+  Buffer& out = c.in_place ? in : other;
+  call.give({in}, c.count);
+  if (!call.done(comm.all_reduce(in.data(), out.data(), c.count, c.type, c.op, call.options))) {
+    return;
+  }
+  call.expect_reduced(call.n, {out}, c.count);
+  if (!c.in_place) call.expect_of(call.r, {in}, c.count);
 }
 
-inline void broadcast(Communicator& comm, const Case& c) {
-  const std::string what = c.to_string(Collective::kBroadcast, comm);
-  const int root = static_cast<int>(c.count) % comm.size();
-  const size_t bytes = c.count * size_of(c.type);
-  Buffer in(bytes, c.library, c.misalignment), other(bytes, c.library, c.misalignment);
+inline void broadcast(Communicator& comm, const Case& c, Collective collective) {
+  const Call call(comm, c, collective);
+  const int root = call.root(0);
+  const bool reads = comm.rank() == root;
+  Buffer in = call.buffer(c.count), other = call.buffer(c.count);
   Buffer& out = c.in_place ? in : other;
-  if (comm.rank() == root) fill(in, 0, c.count, c.type, c.op, root);
-  const void* from = comm.rank() == root ? in.data() : nullptr;
+  if (reads) call.give({in}, c.count);
   const Status status =
-      comm.broadcast(from, out.data(), c.count, c.type, root, {.algorithm = c.algorithm});
-  if (!carried_out(status, c, what)) return;
-  check(
-      out, 0, c.count, c.type, [&](size_t i) { return contribution(root, i, c.op); }, what);
+      comm.broadcast(reads ? in.data() : nullptr, out.data(), c.count, c.type, root, call.options);
+  if (call.done(status)) call.expect_of(static_cast<size_t>(root), {out}, c.count);
 }
 
-inline void reduce(Communicator& comm, const Case& c) {
-  const std::string what = c.to_string(Collective::kReduce, comm);
-  const int root = static_cast<int>(c.count + 1) % comm.size();
-  const size_t bytes = c.count * size_of(c.type);
-  Buffer in(bytes, c.library, c.misalignment), other(bytes, c.library, c.misalignment);
-  Buffer& out = c.in_place ? in : other;
-  fill(in, 0, c.count, c.type, c.op, comm.rank());
+inline void reduce(Communicator& comm, const Case& c, Collective collective) {
+  const Call call(comm, c, collective);
+  const int root = call.root(1);
   const bool writes = comm.rank() == root;
-  const Status status = comm.reduce(in.data(), writes ? out.data() : nullptr, c.count, c.type, root,
-                                    c.op, {.algorithm = c.algorithm});
-  if (!carried_out(status, c, what)) return;
-  if (writes) {
-    check(
-        out, 0, c.count, c.type, [&](size_t i) { return expected(comm.size(), i, c.op, c.type); },
-        what);
+  Buffer in = call.buffer(c.count), other = call.buffer(c.count);
+  Buffer& out = c.in_place ? in : other;
+  call.give({in}, c.count);
+  if (!call.done(comm.reduce(in.data(), writes ? out.data() : nullptr, c.count, c.type, root, c.op,
+                             call.options))) {
+    return;
   }
-  if (writes && c.in_place) return;
-  check(
-      in, 0, c.count, c.type, [&](size_t i) { return contribution(comm.rank(), i, c.op); },
-      what + ": input");
+  if (writes) call.expect_reduced(call.n, {out}, c.count);
+  if (!writes || !c.in_place) call.expect_of(call.r, {in}, c.count);
 }
 
-inline void gather(Communicator& comm, const Case& c) {
-  const std::string what = c.to_string(Collective::kGather, comm);
-  const auto n = static_cast<size_t>(comm.size()), r = static_cast<size_t>(comm.rank());
-  const int root = static_cast<int>(c.count + 2) % comm.size();
-  const size_t bytes = c.count * size_of(c.type);
-  Buffer in(bytes, c.library, c.misalignment), out(bytes * n, c.library, c.misalignment);
-  fill(in, 0, c.count, c.type, c.op, comm.rank());
-  const bool writes = comm.rank() == root, in_place = writes && c.in_place;
-  if (in_place) fill(out, r * c.count, c.count, c.type, c.op, comm.rank());
-  const void* from = in_place ? out.data() + r * bytes : in.data();
-  const Status status = comm.gather(from, writes ? out.data() : nullptr, c.count, c.type, root,
-                                    {.algorithm = c.algorithm});
-  if (!carried_out(status, c, what)) return;
-  for (size_t rank = 0; writes && rank < n; ++rank) {
-    check(
-        out, rank * c.count, c.count, c.type,
-        [&](size_t i) { return contribution(static_cast<int>(rank), i, c.op); }, what);
-  }
-}
-
-inline void scatter(Communicator& comm, const Case& c) {
-  const std::string what = c.to_string(Collective::kScatter, comm);
-  const auto n = static_cast<size_t>(comm.size()), r = static_cast<size_t>(comm.rank());
-  const int root = static_cast<int>(c.count + 3) % comm.size();
-  const size_t bytes = c.count * size_of(c.type);
-  Buffer in(bytes * n, c.library, c.misalignment), out(bytes, c.library, c.misalignment);
-  const bool reads = comm.rank() == root, in_place = reads && c.in_place;
-  if (reads) fill(in, 0, c.count * n, c.type, c.op, root);
-  unsigned char* to = in_place ? in.data() + r * bytes : out.data();
-  const Status status = comm.scatter(reads ? in.data() : nullptr, to, c.count, c.type, root,
-                                     {.algorithm = c.algorithm});
-  if (!carried_out(status, c, what)) return;
-  if (in_place && bytes > 0) std::memcpy(out.data(), to, bytes);
-  check(
-      out, 0, c.count, c.type, [&](size_t i) { return contribution(root, r * c.count + i, c.op); },
-      what);
-}
-
-inline void all_to_all(Communicator& comm, const Case& c) {
-  const std::string what = c.to_string(Collective::kAllToAll, comm);
-  const auto n = static_cast<size_t>(comm.size()), r = static_cast<size_t>(comm.rank());
-  const size_t bytes = c.count * size_of(c.type);
-  Buffer in(bytes * n, c.library, c.misalignment), other(bytes * n, c.library, c.misalignment);
-  // The direct one cannot be done in place, and says so.
-  const bool safe = c.algorithm == Algorithm::kAuto ||
-                    algorithms::is_in_place_safe(Collective::kAllToAll, c.algorithm);
-  const bool in_place = c.in_place && safe;
-  Buffer& out = in_place ? in : other;
-  fill(in, 0, c.count * n, c.type, c.op, comm.rank());
-  const Status status =
-      comm.all_to_all(in.data(), out.data(), c.count, c.type, {.algorithm = c.algorithm});
-  if (!carried_out(status, c, what)) return;
-  for (size_t rank = 0; rank < n; ++rank) {
-    check(
-        out, rank * c.count, c.count, c.type,
-        [&](size_t i) { return contribution(static_cast<int>(rank), r * c.count + i, c.op); },
-        what);
-  }
-}
-
-// Blocks of about `count` elements, some of them empty; what rank `from` has for rank `to`.
-inline size_t block(size_t count, size_t from, size_t to) {
-  const size_t kind = (from * 3 + to * 5 + 1) % 4;
-  return kind == 1 ? 0 : count + kind;
-}
-
+/// One block for each rank: `c.count` elements each, or, of a _v collective, about as many, some of
+/// them none. They lie one after the other, or with gaps and the last rank's first.
 struct Blocks {
   std::vector<size_t> counts, offsets;
   size_t all = 0;  // elements from the first to the end of the last, gaps included
+  bool apart;
+
+  /// `ends`: block k is what the first of these ranks has for the second one.
+  Blocks(const Call& call, const Case& c, bool varies, bool lie_apart,
+         const std::function<std::pair<size_t, size_t>(size_t k)>& ends)
+      : counts(call.n), offsets(call.n), apart(varies && lie_apart) {
+    for (size_t i = 0; i < call.n; ++i) {
+      const size_t k = apart ? call.n - 1 - i : i;
+      const auto [from, to] = ends(k);
+      const size_t kind = (from * 3 + to * 5 + 1) % 4;
+      counts[k] = !varies ? c.count : kind == 1 ? 0 : c.count + kind;
+      offsets[k] = all;
+      all += counts[k] + (apart ? k % 2 : 0);
+    }
+  }
+  /// The offsets as the caller passes them: none where blocks lie one after the other.
+  std::span<const size_t> given() const {
+    return apart ? std::span<const size_t>(offsets) : std::span<const size_t>();
+  }
 };
 
-// One after the other, or with gaps and the last rank's block first; then offsets must be given.
-inline Blocks blocks(int size, bool apart, const std::function<size_t(size_t)>& count) {
-  const auto n = static_cast<size_t>(size);
-  Blocks b{.counts = std::vector<size_t>(n), .offsets = std::vector<size_t>(n)};
-  for (size_t k = 0; k < n; ++k) {
-    const size_t r = apart ? n - 1 - k : k;
-    b.counts[r] = count(r);
-    b.offsets[r] = b.all;
-    b.all += b.counts[r] + (apart ? r % 2 : 0);
-  }
-  return b;
-}
-
-// The offsets as the caller passes them: none where blocks lie one after the other.
-inline std::span<const size_t> offsets(const Blocks& b, bool apart) {
-  return apart ? std::span<const size_t>(b.offsets) : std::span<const size_t>();
-}
-
-inline void all_gather_v(Communicator& comm, const Case& c) {
-  const std::string what = c.to_string(Collective::kAllGatherV, comm);
-  const auto n = static_cast<size_t>(comm.size()), r = static_cast<size_t>(comm.rank());
-  const bool apart = c.count % 2 == 1;
-  const Blocks b = blocks(comm.size(), apart, [&](size_t k) { return block(c.count, k, 0); });
-  const size_t element = size_of(c.type);
-  Buffer in(b.counts[r] * element, c.library, c.misalignment);
-  Buffer out(b.all * element, c.library, c.misalignment);
-  fill(in, 0, b.counts[r], c.type, c.op, comm.rank());
-  if (c.in_place) fill(out, b.offsets[r], b.counts[r], c.type, c.op, comm.rank());
-  const void* from = c.in_place ? out.data() + b.offsets[r] * element : in.data();
-  const Status status = comm.all_gather_v(from, out.data(), b.counts, offsets(b, apart), c.type,
-                                          {.algorithm = c.algorithm});
-  if (!carried_out(status, c, what)) return;
-  for (size_t rank = 0; rank < n; ++rank) {
-    check(
-        out, b.offsets[rank], b.counts[rank], c.type,
-        [&](size_t i) { return contribution(static_cast<int>(rank), i, c.op); }, what);
-  }
-}
-
-inline void reduce_scatter_v(Communicator& comm, const Case& c) {
-  const std::string what = c.to_string(Collective::kReduceScatterV, comm);
-  const auto r = static_cast<size_t>(comm.rank());
-  const bool apart = c.count % 2 == 0;
-  const Blocks b = blocks(comm.size(), apart, [&](size_t k) { return block(c.count, 0, k); });
-  const size_t element = size_of(c.type), bytes = b.counts[r] * element;
-  Buffer in(b.all * element, c.library, c.misalignment), out(bytes, c.library, c.misalignment);
-  fill(in, 0, b.all, c.type, c.op, comm.rank());
-  unsigned char* to = c.in_place ? in.data() + b.offsets[r] * element : out.data();
-  const Status status = comm.reduce_scatter_v(in.data(), to, b.counts, offsets(b, apart), c.type,
-                                              c.op, {.algorithm = c.algorithm});
-  if (!carried_out(status, c, what)) return;
-  if (c.in_place && bytes > 0) std::memcpy(out.data(), to, bytes);
-  check(
-      out, 0, b.counts[r], c.type,
-      [&](size_t i) { return expected(comm.size(), b.offsets[r] + i, c.op, c.type); }, what);
-}
-
-inline void all_to_all_v(Communicator& comm, const Case& c) {
-  const std::string what = c.to_string(Collective::kAllToAllV, comm);
-  const auto n = static_cast<size_t>(comm.size()), r = static_cast<size_t>(comm.rank());
-  const bool apart = c.count % 2 == 1;
-  const auto in_blocks = [&](size_t rank) {
-    return blocks(comm.size(), apart, [&](size_t to) { return block(c.count, rank, to); });
-  };
-  const Blocks ins = in_blocks(r);
-  const Blocks outs =
-      blocks(comm.size(), !apart, [&](size_t from) { return block(c.count, from, r); });
-  const size_t element = size_of(c.type);
-  Buffer in(ins.all * element, c.library, c.misalignment);
-  Buffer out(outs.all * element, c.library, c.misalignment);
-  fill(in, 0, ins.all, c.type, c.op, comm.rank());
+inline void reduce_scatter(Communicator& comm, const Case& c, Collective collective) {
+  const Call call(comm, c, collective);
+  const bool varies = collective == Collective::kReduceScatterV;
+  const Blocks b(call, c, varies, c.count % 2 == 0, [](size_t k) {
+    return std::pair{size_t{0}, k};
+  });
+  const size_t count = b.counts[call.r], own = b.offsets[call.r];
+  Buffer in = call.buffer(b.all), other = call.buffer(count);
+  const Element out = c.in_place ? Element{in, own} : Element{other};
+  unsigned char* const to = call.pointer(out);
+  call.give({in}, b.all);
   const Status status =
-      comm.all_to_all_v(in.data(), ins.counts, offsets(ins, apart), out.data(), outs.counts,
-                        offsets(outs, !apart), c.type, {.algorithm = c.algorithm});
-  if (!carried_out(status, c, what)) return;
-  for (size_t from = 0; from < n; ++from) {
-    const size_t first = in_blocks(from).offsets[r];
-    check(
-        out, outs.offsets[from], outs.counts[from], c.type,
-        [&](size_t i) { return contribution(static_cast<int>(from), first + i, c.op); }, what);
+      varies ? comm.reduce_scatter_v(in.data(), to, b.counts, b.given(), c.type, c.op, call.options)
+             : comm.reduce_scatter(in.data(), to, c.count, c.type, c.op, call.options);
+  if (call.done(status)) call.expect_reduced(call.n, out, count, own);
+}
+
+inline void all_gather(Communicator& comm, const Case& c, Collective collective) {
+  const Call call(comm, c, collective);
+  const bool varies = collective == Collective::kAllGatherV;
+  const Blocks b(call, c, varies, c.count % 2 == 1, [](size_t k) {
+    return std::pair{k, size_t{0}};
+  });
+  Buffer other = call.buffer(b.counts[call.r]), out = call.buffer(b.all);
+  const Element in = c.in_place ? Element{out, b.offsets[call.r]} : Element{other};
+  const unsigned char* const from = call.pointer(in);
+  call.give(in, b.counts[call.r]);
+  const Status status =
+      varies ? comm.all_gather_v(from, out.data(), b.counts, b.given(), c.type, call.options)
+             : comm.all_gather(from, out.data(), c.count, c.type, call.options);
+  if (!call.done(status)) return;
+  for (size_t rank = 0; rank < call.n; ++rank)
+    call.expect_of(rank, {out, b.offsets[rank]}, b.counts[rank]);
+}
+
+inline void gather(Communicator& comm, const Case& c, Collective collective) {
+  const Call call(comm, c, collective);
+  const bool varies = collective == Collective::kGatherV;
+  const int root = call.root(2);
+  const bool writes = comm.rank() == root;
+  const Blocks b(call, c, varies, c.count % 2 == 1, [](size_t k) {
+    return std::pair{k, size_t{0}};
+  });
+  Buffer other = call.buffer(b.counts[call.r]), out = call.buffer(b.all);
+  const Element in = writes && c.in_place ? Element{out, b.offsets[call.r]} : Element{other};
+  const unsigned char* const from = call.pointer(in);
+  unsigned char* const to = writes ? out.data() : nullptr;
+  call.give(in, b.counts[call.r]);
+  const Status status =
+      varies ? comm.gather_v(from, to, b.counts, b.given(), c.type, root, call.options)
+             : comm.gather(from, to, c.count, c.type, root, call.options);
+  if (!call.done(status) || !writes) return;
+  for (size_t rank = 0; rank < call.n; ++rank)
+    call.expect_of(rank, {out, b.offsets[rank]}, b.counts[rank]);
+}
+
+inline void scatter(Communicator& comm, const Case& c, Collective collective) {
+  const Call call(comm, c, collective);
+  const bool varies = collective == Collective::kScatterV;
+  const int root = call.root(3);
+  const bool reads = comm.rank() == root;
+  const Blocks b(call, c, varies, c.count % 2 == 0, [](size_t k) {
+    return std::pair{size_t{0}, k};
+  });
+  const size_t count = b.counts[call.r], own = b.offsets[call.r];
+  Buffer in = call.buffer(b.all), other = call.buffer(count);
+  const Element out = reads && c.in_place ? Element{in, own} : Element{other};
+  const unsigned char* const from = reads ? in.data() : nullptr;
+  unsigned char* const to = call.pointer(out);
+  if (reads) call.give({in}, b.all);
+  const Status status =
+      varies ? comm.scatter_v(from, to, b.counts, b.given(), c.type, root, call.options)
+             : comm.scatter(from, to, c.count, c.type, root, call.options);
+  if (call.done(status)) call.expect_of(static_cast<size_t>(root), out, count, own);
+}
+
+inline void all_to_all(Communicator& comm, const Case& c, Collective collective) {
+  const Call call(comm, c, collective);
+  const bool varies = collective == Collective::kAllToAllV, odd = c.count % 2 == 1;
+  // The direct one cannot be done in place, and says so; the _v one never can.
+  const bool safe = c.algorithm == Algorithm::kAuto ||
+                    algorithms::is_in_place_safe(Collective::kAllToAll, c.algorithm);
+  const bool in_place = c.in_place && safe && !varies;
+  const auto sent_by = [&](size_t rank) {
+    return Blocks(call, c, varies, odd, [rank](size_t k) { return std::pair{rank, k}; });
+  };
+  const Blocks ins = sent_by(call.r);
+  const Blocks outs(call, c, varies, !odd, [&](size_t k) { return std::pair{k, call.r}; });
+  Buffer in = call.buffer(ins.all), other = call.buffer(outs.all);
+  Buffer& out = in_place ? in : other;
+  call.give({in}, ins.all);
+  const Status status = varies
+                            ? comm.all_to_all_v(in.data(), ins.counts, ins.given(), out.data(),
+                                                outs.counts, outs.given(), c.type, call.options)
+                            : comm.all_to_all(in.data(), out.data(), c.count, c.type, call.options);
+  if (!call.done(status)) return;
+  for (size_t rank = 0; rank < call.n; ++rank) {
+    call.expect_of(rank, {out, outs.offsets[rank]}, outs.counts[rank],
+                   sent_by(rank).offsets[call.r]);
   }
 }
 
-inline void gather_v(Communicator& comm, const Case& c) {
-  const std::string what = c.to_string(Collective::kGatherV, comm);
-  const auto n = static_cast<size_t>(comm.size()), r = static_cast<size_t>(comm.rank());
-  const int root = static_cast<int>(c.count + 1) % comm.size();
-  const bool apart = c.count % 2 == 1;
-  const Blocks b = blocks(comm.size(), apart, [&](size_t k) { return block(c.count, k, 0); });
-  const size_t element = size_of(c.type);
-  Buffer in(b.counts[r] * element, c.library, c.misalignment);
-  Buffer out(b.all * element, c.library, c.misalignment);
-  const bool writes = comm.rank() == root, in_place = writes && c.in_place;
-  fill(in_place ? out : in, in_place ? b.offsets[r] : 0, b.counts[r], c.type, c.op, comm.rank());
-  const void* from = in_place ? out.data() + b.offsets[r] * element : in.data();
-  const Status status = comm.gather_v(from, writes ? out.data() : nullptr, b.counts,
-                                      offsets(b, apart), c.type, root, {.algorithm = c.algorithm});
-  if (!carried_out(status, c, what)) return;
-  for (size_t rank = 0; writes && rank < n; ++rank) {
-    check(
-        out, b.offsets[rank], b.counts[rank], c.type,
-        [&](size_t i) { return contribution(static_cast<int>(rank), i, c.op); }, what);
-  }
-}
-
-inline void scatter_v(Communicator& comm, const Case& c) {
-  const std::string what = c.to_string(Collective::kScatterV, comm);
-  const auto r = static_cast<size_t>(comm.rank());
-  const int root = static_cast<int>(c.count + 2) % comm.size();
-  const bool apart = c.count % 2 == 0;
-  const Blocks b = blocks(comm.size(), apart, [&](size_t k) { return block(c.count, 0, k); });
-  const size_t element = size_of(c.type), bytes = b.counts[r] * element;
-  Buffer in(b.all * element, c.library, c.misalignment), out(bytes, c.library, c.misalignment);
-  const bool reads = comm.rank() == root, in_place = reads && c.in_place;
-  if (reads) fill(in, 0, b.all, c.type, c.op, root);
-  unsigned char* to = in_place ? in.data() + b.offsets[r] * element : out.data();
-  const Status status = comm.scatter_v(reads ? in.data() : nullptr, to, b.counts, offsets(b, apart),
-                                       c.type, root, {.algorithm = c.algorithm});
-  if (!carried_out(status, c, what)) return;
-  if (in_place && bytes > 0) std::memcpy(out.data(), to, bytes);
-  check(
-      out, 0, b.counts[r], c.type,
-      [&](size_t i) { return contribution(root, b.offsets[r] + i, c.op); }, what);
-}
-
-// What an exclusive scan leaves on rank 0, not taken from the library.
-template <class T>
-std::vector<unsigned char> identity_of(ReduceOp op) {
-  using Limits = std::numeric_limits<T>;
-  T value{};
-  if (op == ReduceOp::kProd) value = T{1};
-  if (op == ReduceOp::kMin) value = Limits::has_infinity ? Limits::infinity() : Limits::max();
-  if (op == ReduceOp::kMax) value = Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
-  if (op == ReduceOp::kBand) value = static_cast<T>(-1);
-  std::vector<unsigned char> bytes(sizeof value);
-  std::memcpy(bytes.data(), &value, sizeof value);
-  return bytes;
-}
+/// What an exclusive scan leaves on rank 0, not taken from the library.
 inline std::vector<unsigned char> identity_of(DataType type, ReduceOp op) {
-  switch (type) {
-    case DataType::kFloat64:
-      return identity_of<double>(op);
-    case DataType::kInt8:
-      return identity_of<int8_t>(op);
-    case DataType::kInt16:
-      return identity_of<int16_t>(op);
-    case DataType::kInt32:
-      return identity_of<int32_t>(op);
-    case DataType::kInt64:
-      return identity_of<int64_t>(op);
-    case DataType::kUint8:
-      return identity_of<uint8_t>(op);
-    case DataType::kUint16:
-      return identity_of<uint16_t>(op);
-    case DataType::kUint32:
-      return identity_of<uint32_t>(op);
-    case DataType::kUint64:
-      return identity_of<uint64_t>(op);
-    default:
-      break;
+  std::vector<unsigned char> bytes(size_of(type));
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (is_floating(type) || op == ReduceOp::kProd) {
+    const double value = op == ReduceOp::kProd  ? 1
+                         : op == ReduceOp::kMin ? kInfinity
+                         : op == ReduceOp::kMax ? -kInfinity
+                                                : 0;
+    store(bytes.data(), type, value);
+    return bytes;
   }
-  std::vector<unsigned char> bytes = identity_of<float>(op);
-  float value = 0;
-  std::memcpy(&value, bytes.data(), sizeof value);
-  store(bytes.data(), type, static_cast<double>(value));
-  bytes.resize(size_of(type));
+  const bool is_signed = type == DataType::kInt8 || type == DataType::kInt16 ||
+                         type == DataType::kInt32 || type == DataType::kInt64;
+  if (op == ReduceOp::kBand || op == ReduceOp::kMin) std::ranges::fill(bytes, 0xff);
+  if (op == ReduceOp::kMin && is_signed) bytes.back() = 0x7f;
+  if (op == ReduceOp::kMax && is_signed) bytes.back() = 0x80;
   return bytes;
 }
 
 inline void scan(Communicator& comm, const Case& c, Collective collective) {
-  const std::string what = c.to_string(collective, comm);
+  const Call call(comm, c, collective);
   const bool inclusive = collective == Collective::kInclusiveScan;
-  const size_t element = size_of(c.type), bytes = c.count * element;
-  Buffer in(bytes, c.library, c.misalignment), other(bytes, c.library, c.misalignment);
+  Buffer in = call.buffer(c.count), other = call.buffer(c.count);
   Buffer& out = c.in_place ? in : other;
-  fill(in, 0, c.count, c.type, c.op, comm.rank());
-  const CallOptions options{.algorithm = c.algorithm};
+  call.give({in}, c.count);
   const Status status =
-      inclusive ? comm.inclusive_scan(in.data(), out.data(), c.count, c.type, c.op, options)
-                : comm.exclusive_scan(in.data(), out.data(), c.count, c.type, c.op, options);
+      inclusive ? comm.inclusive_scan(in.data(), out.data(), c.count, c.type, c.op, call.options)
+                : comm.exclusive_scan(in.data(), out.data(), c.count, c.type, c.op, call.options);
   if (c.op == ReduceOp::kAvg) {
-    expect(status.code() == Code::kInvalidArgument, what + ": " + status.to_string());
+    expect(status.code() == Code::kInvalidArgument, call.what() + ": " + status.to_string());
     return;
   }
-  if (!carried_out(status, c, what)) return;
-  const int folded = comm.rank() + (inclusive ? 1 : 0);
+  if (!call.done(status)) return;
+  const size_t folded = call.r + (inclusive ? 1 : 0);
   if (folded > 0) {
-    check(
-        out, 0, c.count, c.type, [&](size_t i) { return expected(folded, i, c.op, c.type); }, what);
+    call.expect_reduced(folded, {out}, c.count);
   } else {
     const std::vector<unsigned char> identity = identity_of(c.type, c.op);
     for (size_t i = 0; i < c.count; ++i) {
-      expect(std::memcmp(out.data() + i * element, identity.data(), element) == 0,
-             what + ": not the identity");
+      expect(std::memcmp(call.pointer({out, i}), identity.data(), identity.size()) == 0,
+             call.what() + ": not the identity");
     }
-    out.check_guards(what);
+    out.check_guards(call.what());
   }
-  if (c.in_place) return;
-  check(
-      in, 0, c.count, c.type, [&](size_t i) { return contribution(comm.rank(), i, c.op); },
-      what + ": input");
-}
-
-inline void inclusive_scan(Communicator& comm, const Case& c) {
-  scan(comm, c, Collective::kInclusiveScan);
-}
-inline void exclusive_scan(Communicator& comm, const Case& c) {
-  scan(comm, c, Collective::kExclusiveScan);
+  if (!c.in_place) call.expect_of(call.r, {in}, c.count);
 }
 
 struct NamedCall {
   Collective collective;
-  void (*make)(Communicator&, const Case&);
+  void (*make)(Communicator&, const Case&, Collective);
 };
 inline constexpr NamedCall kCalls[] = {
-    {Collective::kAllReduce, all_reduce},
-    {Collective::kReduceScatter, reduce_scatter},
-    {Collective::kAllGather, all_gather},
-    {Collective::kBroadcast, broadcast},
-    {Collective::kReduce, reduce},
-    {Collective::kGather, gather},
-    {Collective::kScatter, scatter},
-    {Collective::kAllToAll, all_to_all},
-    {Collective::kAllGatherV, all_gather_v},
-    {Collective::kReduceScatterV, reduce_scatter_v},
-    {Collective::kAllToAllV, all_to_all_v},
-    {Collective::kGatherV, gather_v},
-    {Collective::kScatterV, scatter_v},
-    {Collective::kInclusiveScan, inclusive_scan},
-    {Collective::kExclusiveScan, exclusive_scan},
+    {Collective::kAllReduce, all_reduce},  {Collective::kReduceScatter, reduce_scatter},
+    {Collective::kAllGather, all_gather},  {Collective::kBroadcast, broadcast},
+    {Collective::kReduce, reduce},         {Collective::kGather, gather},
+    {Collective::kScatter, scatter},       {Collective::kAllToAll, all_to_all},
+    {Collective::kAllGatherV, all_gather}, {Collective::kReduceScatterV, reduce_scatter},
+    {Collective::kAllToAllV, all_to_all},  {Collective::kGatherV, gather},
+    {Collective::kScatterV, scatter},      {Collective::kInclusiveScan, scan},
+    {Collective::kExclusiveScan, scan},
 };
 static_assert(std::size(kCalls) == kCollectives - 1, "all but the barrier");
 
@@ -451,7 +335,7 @@ inline void everything(Communicator& comm, const Case& c, Which which = Which::k
          algorithms::traits_of(c.algorithm).needs.hosts)) {
       continue;
     }
-    call.make(comm, c);
+    call.make(comm, c, call.collective);
   }
 }
 

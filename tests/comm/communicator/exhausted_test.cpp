@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "comm/device/process_memory.hpp"
-#include "tests/comm/communicator/world.hpp"
+#include "tests/comm/communicator/worlds.hpp"
 #include "tests/comm/device/registered_memory.hpp"
 #include "tests/harness/failing_allocation.hpp"
 
@@ -18,7 +18,6 @@ using namespace rondo::testing;
 namespace {
 
 constexpr size_t kCount = 3000;  // floats: large enough for references
-constexpr DataType kType = DataType::kFloat32;
 const std::vector<size_t> kCounts(2, kCount);
 struct Memory {
   std::vector<float> in = std::vector<float>(2 * kCount, 1), out = std::vector<float>(2 * kCount);
@@ -33,29 +32,23 @@ bool is_expected(const Status& status) {
 /// Whether the call has an allocation `k`. If so it fails on rank 0, and if that makes rank 0's call
 /// fail, rank 1 learns it and does not wait for ever.
 bool try_with(Body body, long k) {
-  const TempDirectory directory;
   std::atomic<bool> failed{false};
-  require_all_ok(run_ranks(How::kThreads, 2, [&](int rank) {
+  run_ok(How::kThreads, 2, [&](Communicator& comm) {
     is_test = true;
-    auto made = Communicator::create(world_config(directory.path(), rank, 2));
-    expect(made.ok(), "create: " + made.status().to_string());
     Memory memory;
     // Rank 0 may be through it, and fail, before rank 1 is.
-    const Status met = made->barrier();
-    expect(met.ok() || (rank == 1 && is_expected(met)), "barrier: " + met.to_string());
-    Status status;
-    if (rank == 0) {
-      const Failing failing(k);
-      status = body(*made, memory);
-      failed = Failing::has_failed();
-    } else {
-      status = body(*made, memory);
-    }
+    const Status met = comm.barrier();
+    expect(met.ok() || (comm.rank() == 1 && is_expected(met)), "barrier: " + met.to_string());
+    std::optional<Failing> failing;
+    if (comm.rank() == 0) failing.emplace(k);
+    const Status status = body(comm, memory);
+    if (comm.rank() == 0) failed = Failing::has_failed();
+    failing.reset();
     expect(is_expected(status), status.to_string());
-    const Status after = made->barrier();
+    const Status after = comm.barrier();
     expect(is_expected(after), "a barrier after it: " + after.to_string());
-    if (rank == 0 && !status.ok()) expect(!after.ok(), "the failure did not stick");
-  }));
+    if (comm.rank() == 0 && !status.ok()) expect(!after.ok(), "the failure did not stick");
+  });
   return failed;
 }
 
@@ -78,38 +71,38 @@ void fail_each(const char* call, Body body) {
 
 TEST_CASE("A collective of which an allocation fails returns a Status on every rank") {
   fail_each("all_reduce", [](Communicator& c, Memory& m) {
-    return c.all_reduce(m.in.data(), m.out.data(), kCount, kType);
+    return c.all_reduce(m.in.data(), m.out.data(), kCount, kFloat);
   });
   fail_each("broadcast", [](Communicator& c, Memory& m) {
-    return c.broadcast(m.in.data(), m.out.data(), kCount, kType, 0);
+    return c.broadcast(m.in.data(), m.out.data(), kCount, kFloat, 0);
   });
   fail_each("all_gather_v", [](Communicator& c, Memory& m) {
-    return c.all_gather_v(m.in.data(), m.out.data(), kCounts, {}, kType);
+    return c.all_gather_v(m.in.data(), m.out.data(), kCounts, {}, kFloat);
   });
   fail_each("gather_v", [](Communicator& c, Memory& m) {
-    return c.gather_v(m.in.data(), m.out.data(), kCounts, {}, kType, 0);
+    return c.gather_v(m.in.data(), m.out.data(), kCounts, {}, kFloat, 0);
   });
   fail_each("exclusive_scan", [](Communicator& c, Memory& m) {
-    return c.exclusive_scan(m.in.data(), m.out.data(), kCount, kType);
+    return c.exclusive_scan(m.in.data(), m.out.data(), kCount, kFloat);
   });
   fail_each("reduce_scatter_v", [](Communicator& c, Memory& m) {
-    return c.reduce_scatter_v(m.in.data(), m.out.data(), kCounts, {}, kType);
+    return c.reduce_scatter_v(m.in.data(), m.out.data(), kCounts, {}, kFloat);
   });
   fail_each("all_to_all_v", [](Communicator& c, Memory& m) {
-    return c.all_to_all_v(m.in.data(), kCounts, {}, m.out.data(), kCounts, {}, kType);
+    return c.all_to_all_v(m.in.data(), kCounts, {}, m.out.data(), kCounts, {}, kFloat);
   });
 }
 
 TEST_CASE("An asynchronous call of which an allocation fails ends its Work") {
   fail_each("all_reduce_async", [](Communicator& c, Memory& m) {
-    return c.all_reduce_async(m.in.data(), m.out.data(), kCount, kType).wait();
+    return c.all_reduce_async(m.in.data(), m.out.data(), kCount, kFloat).wait();
   });
   fail_each("all_to_all_v_async", [](Communicator& c, Memory& m) {
-    return c.all_to_all_v_async(m.in.data(), kCounts, {}, m.out.data(), kCounts, {}, kType).wait();
+    return c.all_to_all_v_async(m.in.data(), kCounts, {}, m.out.data(), kCounts, {}, kFloat).wait();
   });
   fail_each("send_async and recv_async", [](Communicator& c, Memory& m) {
-    Work sent = c.send_async(m.in.data(), kCount, kType, 1 - c.rank());
-    Work received = c.recv_async(m.out.data(), kCount, kType, 1 - c.rank());
+    Work sent = c.send_async(m.in.data(), kCount, kFloat, 1 - c.rank());
+    Work received = c.recv_async(m.out.data(), kCount, kFloat, 1 - c.rank());
     const Status status = sent.wait();
     const Status other = received.wait();
     return status.ok() ? other : status;
@@ -118,24 +111,24 @@ TEST_CASE("An asynchronous call of which an allocation fails ends its Work") {
 
 TEST_CASE("A message or a group of which an allocation fails returns a Status on every rank") {
   fail_each("send, recv", [](Communicator& c, Memory& m) {
-    return c.rank() == 0 ? c.send(m.in.data(), kCount, kType, 1)
-                         : c.recv(m.out.data(), kCount, kType, 0);
+    return c.rank() == 0 ? c.send(m.in.data(), kCount, kFloat, 1)
+                         : c.recv(m.out.data(), kCount, kFloat, 0);
   });
   fail_each("a group", [](Communicator& c, Memory& m) {
     Status status = c.group_start();
     const auto keep = [&](const Status& next) {
       if (status.ok()) status = next;
     };
-    keep(c.send(m.in.data(), kCount, kType, 1 - c.rank()));
-    keep(c.recv(m.out.data(), kCount, kType, 1 - c.rank()));
-    keep(c.all_reduce(m.in.data() + kCount, m.out.data() + kCount, kCount, kType));
+    keep(c.send(m.in.data(), kCount, kFloat, 1 - c.rank()));
+    keep(c.recv(m.out.data(), kCount, kFloat, 1 - c.rank()));
+    keep(c.all_reduce(m.in.data() + kCount, m.out.data() + kCount, kCount, kFloat));
     keep(c.group_end());
     return status;
   });
   fail_each("a group with a Work", [](Communicator& c, Memory& m) {
     Status status = c.group_start();
-    Work work = c.all_reduce_async(m.in.data(), m.out.data(), kCount, kType);
-    const Status called = c.broadcast(m.in.data(), m.out.data() + kCount, kCount, kType, 0);
+    Work work = c.all_reduce_async(m.in.data(), m.out.data(), kCount, kFloat);
+    const Status called = c.broadcast(m.in.data(), m.out.data() + kCount, kCount, kFloat, 0);
     const Status end = c.group_end();
     const Status done = work.wait();
     for (const Status* next : {&called, &end, &done}) {
@@ -147,26 +140,22 @@ TEST_CASE("A message or a group of which an allocation fails returns a Status on
 
 TEST_CASE("What only asks, or aborts, throws nothing when an allocation fails") {
   fail_each("plan, flight_record, status", [](Communicator& c, Memory&) {
-    (void)c.plan(Collective::kAllReduce, kCount, kType);
+    (void)c.plan(Collective::kAllReduce, kCount, kFloat);
     (void)c.flight_record();
     return c.status();
   });
   is_test = true;
   watched = Watched::kCaller;
   for (long k = 1;; ++k) {
-    Config config;
-    config.rank = 0;
-    config.world_size = 1;
-    auto alone = Communicator::create(config);
-    REQUIRE(alone.ok());
+    Communicator alone = created(config_alone());
     const std::string reason(100, 'r');
     bool failed = false;
     {
       const Failing failing(k);
-      alone->abort(reason);
+      alone.abort(reason);
       failed = Failing::has_failed();
     }
-    CHECK_FALSE(alone->barrier().ok());
+    CHECK_FALSE(alone.barrier().ok());
     if (!failed) break;
   }
 }
@@ -197,9 +186,9 @@ void create_with(const Creation& creation, int failing, long k, Outcome& outcome
     config.links = "built-in";
     std::optional<Communicator> parent;
     if (creation.from_parent) {
-      auto made = Communicator::create(config);
-      Status begun = made.status();
-      if (begun.ok()) begun = parent.emplace(std::move(*made)).barrier();
+      auto first = Communicator::create(config);
+      Status begun = first.status();
+      if (begun.ok()) begun = parent.emplace(std::move(*first)).barrier();
       meeting.arrive_and_wait();
       expect_ok(begun, "the parent and its barrier");
     }

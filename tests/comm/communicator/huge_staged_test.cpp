@@ -4,10 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cstdlib>
-#include <iostream>
-
-#include "tests/comm/communicator/world.hpp"
+#include "tests/comm/communicator/worlds.hpp"
 
 namespace rondo::testing {
 namespace {
@@ -69,31 +66,22 @@ class Periodic {
 }  // namespace
 
 TEST_CASE("an all_reduce and a message past 4 GiB go through slots") {
-  const auto available =
-      static_cast<size_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  constexpr size_t kNeeded = size_t{256} << 20;  // mostly page tables
-  if (available < kNeeded) {
-    std::cout << "skipped: " << kNeeded << " bytes are needed, " << available << " are free\n";
-    std::exit(kSkipped);
-  }
-  require_all_ok(run_world(
-      How::kForks, 2,
-      [](Communicator& comm) {
-        Periodic in, out;
-        in.fill([&](size_t i) { return value(i, comm.rank()); });
-        expect_ok(comm.all_reduce(in.data(), out.data(), kBytes, DataType::kUint8, ReduceOp::kSum,
-                                  {.algorithm = Algorithm::kRing}),
-                  "all_reduce");
-        out.check("all_reduce", [](size_t i) { return value(i, 0) + value(i, 1); });
-        if (comm.rank() == 0) {
-          expect_ok(comm.send(in.data(), kBytes, DataType::kUint8, 1), "send");
-        } else {
-          out.fill([](size_t) { return 0; });
-          expect_ok(comm.recv(out.data(), kBytes, DataType::kUint8, 0), "recv");
-          out.check("recv", [](size_t i) { return value(i, 0); });
-        }
-      },
-      {}, std::chrono::seconds{100}));
+  need_memory(size_t{256} << 20);  // mostly for page tables
+  run_ok(How::kForks, 2, [](Communicator& comm) {
+    Periodic in, out;
+    in.fill([&](size_t i) { return value(i, comm.rank()); });
+    expect_ok(comm.all_reduce(in.data(), out.data(), kBytes, DataType::kUint8, ReduceOp::kSum,
+                              {.algorithm = Algorithm::kRing}),
+              "all_reduce");
+    out.check("all_reduce", [](size_t i) { return value(i, 0) + value(i, 1); });
+    if (comm.rank() == 0) {
+      expect_ok(comm.send(in.data(), kBytes, DataType::kUint8, 1), "send");
+    } else {
+      out.fill([](size_t) { return 0; });
+      expect_ok(comm.recv(out.data(), kBytes, DataType::kUint8, 0), "recv");
+      out.check("recv", [](size_t i) { return value(i, 0); });
+    }
+  });
 }
 
 }  // namespace rondo::testing

@@ -1,23 +1,12 @@
 // Messages past 4 GiB, in place in library memory: offsets and lengths are 64 bits everywhere. Those
 // that go through slots: huge_staged_test.
-#include <unistd.h>
-
-#include <cstdlib>
-#include <iostream>
-
 #include "tests/comm/communicator/world.hpp"
 
 namespace rondo::testing {
 
 TEST_CASE("an all_reduce past 4 GiB") {
   const size_t count = (size_t{1} << 32) + 4097;
-  const auto available =
-      static_cast<size_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  if (available < 3 * count) {
-    std::cout << "skipped: two ranks need " << 2 * count << " bytes, " << available
-              << " are free\n";
-    std::exit(kSkipped);
-  }
+  need_memory(3 * count);  // for two ranks
   require_all_ok(run_world(
       How::kForks, 2,
       [&](Communicator& comm) {

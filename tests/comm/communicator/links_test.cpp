@@ -2,7 +2,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <optional>
 #include <thread>
 
 #include "tests/comm/communicator/world.hpp"
@@ -32,11 +31,8 @@ struct File {
   explicit File(const std::string& text) { std::ofstream(path) << text; }
 };
 
-Result<Communicator> create(const std::string& directory, int rank, int size,
-                            const std::string& links) {
-  Config config;
-  config.links = links;
-  return Communicator::create(world_config(directory, rank, size, config));
+Config config_of(const std::string& directory, int rank, int size, const std::string& links) {
+  return world_config(directory, rank, size, with(&Config::links, links));
 }
 
 /// On every rank of a world in which only rank 0 has this profile.
@@ -44,9 +40,22 @@ void with_links(int size, const std::string& links,
                 const std::function<void(Communicator&)>& body) {
   const TempDirectory directory;
   require_all_ok(run_ranks(How::kForks, size, [&](int rank) {
-    auto made = create(directory.path(), rank, size, rank == 0 ? links : "/not/read");
-    expect(made.ok(), "create: " + made.status().to_string());
-    body(*made);
+    Communicator comm =
+        created(config_of(directory.path(), rank, size, rank == 0 ? links : "/not/read"));
+    body(comm);
+  }));
+}
+
+/// No rank of a world that has this profile is made, and the errors have these parts.
+void expect_all_fail(int size, const std::string& links, const std::string& part,
+                     const std::string& other = "") {
+  const TempDirectory directory;
+  require_all_ok(run_ranks(How::kForks, size, [&](int rank) {
+    const Status status =
+        Communicator::create(config_of(directory.path(), rank, size, links)).status();
+    expect(!status.ok(), "created");
+    expect_contains(status.message(), part);
+    expect_contains(status.message(), other);
   }));
 }
 
@@ -55,10 +64,10 @@ void with_links(int size, const std::string& links,
 TEST_CASE("rank 0's profile chooses for every rank") {
   const auto all_choose = [](Algorithm algorithm) {
     return [algorithm](Communicator& c) {
-      const Plan plan = c.plan(Collective::kAllReduce, 1000, DataType::kFloat32);
+      const Plan plan = c.plan(Collective::kAllReduce, 1000, kFloat);
       expect_eq(std::string(name(plan.algorithm)), std::string(name(algorithm)), "choice");
       std::vector<float> in(1000, static_cast<float>(c.rank() + 1)), out(1000);
-      expect_ok(c.all_reduce(in.data(), out.data(), 1000, DataType::kFloat32), "all_reduce");
+      expect_ok(c.all_reduce(in.data(), out.data(), 1000, kFloat), "all_reduce");
       expect(out[0] == 6 && out[999] == 6, "the sum");
     };
   };
@@ -68,67 +77,34 @@ TEST_CASE("rank 0's profile chooses for every rank") {
   with_links(3, File(profile("alpha_us")).path, all_choose(Algorithm::kOneShot));
 }
 
-namespace {
-/// A value of the environment for one scope; null: unset.
-class Variable {
- public:
-  Variable(std::string name, const char* value) : name_(std::move(name)) {
-    if (const char* old = std::getenv(name_.c_str())) old_ = old;
-    set(value);
-  }
-  ~Variable() { set(old_ ? old_->c_str() : nullptr); }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-
- private:
-  void set(const char* value) const {
-    if (value != nullptr) {
-      setenv(name_.c_str(), value, 1);
-    } else {
-      unsetenv(name_.c_str());
-    }
-  }
-  std::string name_;
-  std::optional<std::string> old_;
-};
-}  // namespace
-
 TEST_CASE("a calibrated profile in its default place is used where none is named") {
   const TempDirectory home;
-  const Variable config("XDG_CONFIG_HOME", home.path().c_str());
+  setenv("XDG_CONFIG_HOME", home.path().c_str(), 1);
   const std::string path = default_links_path();
   REQUIRE(path.rfind(home.path() + "/rondo/links-", 0) == 0);
   std::filesystem::create_directories(std::filesystem::path(path).parent_path());
   const auto one_call = [](const std::string& links, bool free_of_charge) {
     with_links(2, links, [&](Communicator& c) {
-      const Plan plan = c.plan(Collective::kAllReduce, 1000, DataType::kFloat32);
+      const Plan plan = c.plan(Collective::kAllReduce, 1000, kFloat);
       expect((plan.predicted_us == 0) == free_of_charge, "predicted by the profile");
     });
   };
   std::ofstream(path) << profile("nothing");
-  {
-    const Variable unset("RONDO_LINKS", nullptr);
-    one_call("", true);
-    one_call("built-in", false);
-  }
-  {
-    const Variable set("RONDO_LINKS", "built-in");
-    one_call("", false);
-  }
-  const Variable unset("RONDO_LINKS", nullptr);
+  setenv("RONDO_LINKS", "built-in", 1);
+  one_call("", false);
+  unsetenv("RONDO_LINKS");
+  one_call("", true);
+  one_call("built-in", false);
   std::ofstream(path) << "not a profile";
-  const TempDirectory directory;
-  const auto made = create(directory.path(), 0, 1, "");
-  REQUIRE(!made.ok());
-  CHECK(made.status().message().find(path) != std::string::npos);
-  CHECK(made.status().message().find("RONDO_LINKS=built-in") != std::string::npos);
+  expect_all_fail(1, "", path, "RONDO_LINKS=built-in");
+  unsetenv("XDG_CONFIG_HOME");
+  setenv("RONDO_LINKS", "built-in", 1);  // as in all tests
 }
 
 TEST_CASE("parts go by rank 0's profile, also those without it") {
   with_links(3, File(profile("peer_us")).path, [](Communicator& c) {
-    auto part = c.split(c.rank() == 0 ? 0 : 1, 0);
-    expect(part.ok() && *part, "split: " + part.status().to_string());
-    expect((*part)->plan(Collective::kAllReduce, 1 << 20, DataType::kFloat32).predicted_us == 0,
+    const Communicator part = part_of(c, c.rank() == 0 ? 0 : 1);
+    expect(part.plan(Collective::kAllReduce, 1 << 20, kFloat).predicted_us == 0,
            "between two ranks everything is free there");
   });
 }
@@ -138,10 +114,9 @@ TEST_CASE("corrections travel too") {
   const File file(profile("alpha_us", R"({"collective": "broadcast", "algorithm": "ring",
       "memory": "plain", "bytes": [64, 4096], "factor": [50, 50]})"));
   with_links(2, file.path, [](Communicator& c) {
-    const Plan ring =
-        c.plan(Collective::kBroadcast, 100, DataType::kFloat32, false, Algorithm::kRing);
+    const Plan ring = c.plan(Collective::kBroadcast, 100, kFloat, false, Algorithm::kRing);
     expect(std::abs(ring.predicted_us - 50'000) < 1e-6, "one hop of 1000 us, 50 times");
-    const Plan chosen = c.plan(Collective::kBroadcast, 100, DataType::kFloat32);
+    const Plan chosen = c.plan(Collective::kBroadcast, 100, kFloat);
     expect(chosen.algorithm == Algorithm::kOneShot, "one hop too, and no correction");
   });
 }
@@ -151,10 +126,9 @@ TEST_CASE("RONDO_LINKS is read where Config::links is empty") {
   const TempDirectory directory;
   require_all_ok(run_ranks(How::kForks, 2, [&](int rank) {
     setenv("RONDO_LINKS", rank == 0 ? file.path.c_str() : "/not/read", 1);
-    auto made = create(directory.path(), rank, 2, "");
-    expect(made.ok(), "create: " + made.status().to_string());
+    Communicator comm = created(config_of(directory.path(), rank, 2, ""));
     // Everything is free between two ranks here.
-    expect(made->plan(Collective::kAllReduce, 1 << 20, DataType::kFloat32).predicted_us == 0,
+    expect(comm.plan(Collective::kAllReduce, 1 << 20, kFloat).predicted_us == 0,
            "predicted by the file");
   }));
 }
@@ -163,24 +137,11 @@ TEST_CASE("a broken profile on rank 0 fails every rank, by file and field") {
   std::string text = profile("alpha_us");
   text.replace(text.find("\"slots\": 4"), 10, "\"slots\": 0");
   const File file(text);
-  const TempDirectory directory;
-  require_all_ok(run_ranks(How::kForks, 3, [&](int rank) {
-    auto made = create(directory.path(), rank, 3, file.path);
-    expect(!made.ok(), "created with a broken profile");
-    const std::string message = made.status().message();
-    expect(message.find(file.path) != std::string::npos, "the file: " + message);
-    expect(message.find("machine.slots is 0") != std::string::npos, "the field: " + message);
-  }));
+  expect_all_fail(3, file.path, file.path, "machine.slots is 0");
 }
 
 TEST_CASE("a profile that is not there fails every rank") {
-  const TempDirectory directory;
-  require_all_ok(run_ranks(How::kThreads, 2, [&](int rank) {
-    auto made = create(directory.path(), rank, 2, "/no/such/links.json");
-    expect(!made.ok(), "created without its profile");
-    expect(made.status().message().find("/no/such/links.json") != std::string::npos,
-           made.status().message());
-  }));
+  expect_all_fail(2, "/no/such/links.json", "/no/such/links.json");
 }
 
 }  // namespace rondo::testing

@@ -22,28 +22,22 @@
 
 #include "comm/algorithms/algorithm.hpp"
 #include "comm/tuner/profile_file.hpp"
-#include "tests/comm/communicator/await.hpp"
-#include "tests/comm/communicator/world.hpp"
+#include "tests/comm/communicator/worlds.hpp"
 
 namespace rondo::testing {
 namespace {
 
-constexpr DataType kType = DataType::kFloat32;
 constexpr size_t kLarge = size_t{1} << 18;  // elements
 
 /// A machine on which copies by the kernel are worth a system call from some size on.
 struct DearSlots {
   TempDirectory folder;
+  Config config = with(&Config::links, folder.path() + "/links.json");
   DearSlots() {
     tuner::LinkProfile profile = tuner::shared_memory_profile();
     profile.slot_us_per_byte = 7e-5;
-    const std::string path = folder.path() + "/links.json";
-    std::ofstream(path) << tuner::to_json_text(profile);
-    setenv("RONDO_LINKS", path.c_str(), 1);
+    std::ofstream(config.links) << tuner::to_json_text(profile);
   }
-  ~DearSlots() { setenv("RONDO_LINKS", "built-in", 1); }
-  DearSlots(const DearSlots&) = delete;
-  DearSlots& operator=(const DearSlots&) = delete;
 };
 
 bool is_direct(Algorithm algorithm) { return algorithms::traits_of(algorithm).needs.references; }
@@ -84,11 +78,11 @@ bool is_possible() {
 /// An all_to_all of kLarge elements a block, and its results.
 void exchange(Communicator& comm, Buffer& in, Buffer& out) {
   const auto me = static_cast<size_t>(comm.rank()), ranks = static_cast<size_t>(comm.size());
-  fill(in, 0, ranks * kLarge, kType, ReduceOp::kSum, comm.rank());
-  expect_ok(comm.all_to_all(in.data(), out.data(), kLarge, kType), "all_to_all");
+  fill(in, 0, ranks * kLarge, kFloat, ReduceOp::kSum, comm.rank());
+  expect_ok(comm.all_to_all(in.data(), out.data(), kLarge, kFloat), "all_to_all");
   for (size_t from = 0; from < ranks; ++from) {
     check(
-        out, from * kLarge, kLarge, kType,
+        out, from * kLarge, kLarge, kFloat,
         [&](size_t i) {
           return contribution(static_cast<int>(from), me * kLarge + i, ReduceOp::kSum);
         },
@@ -122,15 +116,18 @@ class ManySignals {
   struct sigaction before_ = {};
 };
 
+transport::shm::PeerProcess process_of(pid_t pid) {
+  const auto pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  REQUIRE(pidfd >= 0);
+  return {.pid = pid, .pidfd = std::make_shared<transport::UniqueFd>(pidfd)};
+}
+
 }  // namespace
 
 TEST_CASE("signals do not make a process that lives count as ended") {
   if (!is_possible()) return;
-  const auto pidfd = std::make_shared<const transport::UniqueFd>(
-      static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
-  REQUIRE(pidfd->get() >= 0);
+  const transport::shm::PeerProcess self = process_of(getpid());
   const transport::shm::Probe probe = transport::shm::own_probe();
-  const transport::shm::PeerProcess self{.pid = probe.pid, .pidfd = pidfd};
   const ManySignals signals;
   long failures = 0;
   while (ManySignals::came < 5000) failures += transport::shm::reaches(self, probe) ? 0 : 1;
@@ -141,9 +138,9 @@ TEST_CASE_METHOD(
     DearSlots, "large copies of plain memory go by the kernel, small ones and reductions do not") {
   if (!is_possible()) return;
   for (const int n : {2, 3}) {
-    require_all_ok(run_world(How::kForks, n, [](Communicator& comm) {
+    run_ok(How::kForks, n, config, [](Communicator& comm) {
       const auto algorithm = [&](Collective collective, size_t count) {
-        return comm.plan(collective, count, kType).algorithm;
+        return comm.plan(collective, count, kFloat).algorithm;
       };
       for (const Collective c : {Collective::kAllGather, Collective::kAllToAll}) {
         expect(is_direct(algorithm(c, kLarge)), std::string(name(c)) + " through slots");
@@ -153,10 +150,10 @@ TEST_CASE_METHOD(
       // Bytes that no slot has seen are counted all the same.
       Buffer in(kLarge * 4, false), out(kLarge * 4 * static_cast<size_t>(comm.size()), false);
       const uint64_t before = comm.stats().bytes_sent;
-      expect_ok(comm.all_gather(in.data(), out.data(), kLarge, kType), "all_gather");
+      expect_ok(comm.all_gather(in.data(), out.data(), kLarge, kFloat), "all_gather");
       expect_eq(comm.stats().bytes_sent - before,
                 kLarge * 4 * static_cast<uint64_t>(comm.size() - 1), "bytes sent");
-    }));
+    });
   }
 }
 
@@ -165,116 +162,93 @@ TEST_CASE_METHOD(DearSlots, "RONDO_CMA=0 on any rank switches it off on all") {
   const TempDirectory directory;
   require_all_ok(run_ranks(How::kForks, 3, [&](int rank) {
     if (rank == 1) setenv("RONDO_CMA", "0", 1);
-    auto comm = Communicator::create(world_config(directory.path(), rank, 3));
-    expect(comm.ok(), comm.status().to_string());
-    expect(!is_direct(comm->plan(Collective::kAllGather, kLarge, kType).algorithm),
+    Communicator comm = created(world_config(directory.path(), rank, 3, config));
+    expect(!is_direct(comm.plan(Collective::kAllGather, kLarge, kFloat).algorithm),
            "by the kernel");
     Buffer in(kLarge * 4, false), out(kLarge * 12, false);
-    expect_ok(comm->all_gather(in.data(), out.data(), kLarge, kType), "all_gather");
-    const Status forced = comm->all_gather(in.data(), out.data(), kLarge, kType,
-                                           {.algorithm = Algorithm::kTwoShotDirect});
-    expect(forced.code() == Code::kUnavailable, forced.to_string());
+    expect_ok(comm.all_gather(in.data(), out.data(), kLarge, kFloat), "all_gather");
+    const Status forced = comm.all_gather(in.data(), out.data(), kLarge, kFloat,
+                                          {.algorithm = Algorithm::kTwoShotDirect});
+    expect_error(forced, Code::kUnavailable);
     setenv("RONDO_CMA", "yes", 1);
-    const auto refused = Communicator::create(world_config(directory.path(), 0, 1));
-    expect(refused.status().message().find("RONDO_CMA is 'yes'") != std::string::npos,
-           refused.status().to_string());
+    const Config alone = world_config(directory.path(), 0, 1);
+    expect_contains(Communicator::create(alone).status().message(), "RONDO_CMA is 'yes'");
   }));
 }
 
 TEST_CASE_METHOD(DearSlots, "some ranks' buffers are library memory, some plain") {
   if (!is_possible()) return;
-  for (int library = 0; library < 8; ++library) {
-    require_all_ok(run_world(How::kForks, 3, [&](Communicator& comm) {
-      const auto me = static_cast<size_t>(comm.rank());
-      const bool mine = (library >> me & 1) != 0;
+  run_ok(How::kForks, 3, config, [&](Communicator& comm) {
+    for (int library = 0; library < 8; ++library) {
+      const bool mine = (library >> comm.rank() & 1) != 0;
       Buffer in(3 * kLarge * 4, mine), out(3 * kLarge * 4, mine);
       exchange(comm, in, out);
-    }));
-  }
+    }
+  });
 }
 
 TEST_CASE_METHOD(DearSlots, "an all_to_all is direct unless some rank is in place") {
   for (const bool library : {true, false}) {
     if (!library && !is_possible()) continue;
-    for (int in_place = 0; in_place < 4; ++in_place) {
-      require_all_ok(run_world(How::kForks, 2, [&](Communicator& comm) {
-        const auto me = static_cast<size_t>(comm.rank());
-        const bool mine = (in_place >> me & 1) != 0;
-        expect(is_direct(comm.plan(Collective::kAllToAll, kLarge, kType, library).algorithm),
-               "through slots");
-        Buffer in(2 * kLarge * 4, library), other(2 * kLarge * 4, library);
-        Buffer& out = mine ? in : other;
+    run_ok(How::kForks, 2, config, [&](Communicator& comm) {
+      expect(is_direct(comm.plan(Collective::kAllToAll, kLarge, kFloat, library).algorithm),
+             "through slots");
+      Buffer in(2 * kLarge * 4, library), other(2 * kLarge * 4, library);
+      for (int in_place = 0; in_place < 4; ++in_place) {
+        Buffer& out = (in_place >> comm.rank() & 1) != 0 ? in : other;
         for (int round = 0; round < 3; ++round) exchange(comm, in, out);
-      }));
-    }
+      }
+    });
   }
 }
 
 TEST_CASE("a buffer that is shorter than the call says is an error on every rank, and no crash") {
   if (!is_possible()) return;
   for (const bool writes : {true, false}) {
-    const auto results = run_world(How::kForks, 3, [&](Communicator& comm) {
+    run_ok(How::kForks, 3, [&](Communicator& comm) {
       Buffer in(kLarge * 4, false), out(kLarge * 12, false);
       const EndMissing missing(kLarge * 12);
       const CallOptions direct{.algorithm =
                                    writes ? Algorithm::kTwoShotDirect : Algorithm::kOneShotDirect};
       const bool wrong = comm.rank() == 1;
+      void* const to = wrong ? missing.data() : static_cast<void*>(out.data());
       // Rank 1 does not touch the missing part itself: of a broadcast it is the root.
       const Status status =
-          writes
-              ? comm.all_gather(in.data(), wrong ? missing.data() : static_cast<void*>(out.data()),
-                                kLarge, kType, direct)
-              : comm.broadcast(wrong ? missing.data() : nullptr,
-                               wrong ? missing.data() : static_cast<void*>(out.data()), 3 * kLarge,
-                               kType, 1, direct);
-      expect(status.code() == Code::kSystem, status.to_string());
-      for (const char* part : {"rank 1 passed to", "Bad address", "RONDO_CMA=0"}) {
-        expect(status.message().find(part) != std::string::npos, status.to_string());
-      }
+          writes ? comm.all_gather(in.data(), to, kLarge, kFloat, direct)
+                 : comm.broadcast(wrong ? to : nullptr, to, 3 * kLarge, kFloat, 1, direct);
+      expect_error(status, Code::kSystem, "rank 1 passed to", "Bad address", "RONDO_CMA=0");
     });
-    require_all_ok(results);
   }
 }
 
 TEST_CASE("where a rank's own buffer is short, both ranks of the copy are named") {
   if (!is_possible()) return;
-  const auto results = run_world(How::kForks, 3, [&](Communicator& comm) {
+  run_ok(How::kForks, 3, [&](Communicator& comm) {
     Buffer buffer(kLarge * 12, false);
     const EndMissing missing(kLarge * 12);
     void* const out = comm.rank() == 2 ? missing.data() : static_cast<void*>(buffer.data());
     const Status status =
-        comm.broadcast(out, out, 3 * kLarge, kType, 1, {.algorithm = Algorithm::kOneShotDirect});
+        comm.broadcast(out, out, 3 * kLarge, kFloat, 1, {.algorithm = Algorithm::kOneShotDirect});
     if (comm.rank() == 0 && status.ok()) return;  // it had its copy, and waits for no other reader
-    expect(status.code() == Code::kSystem, status.to_string());
-    expect(status.message().find("rank 2 cannot copy between its buffers and those that rank 1 ") !=
-               std::string::npos,
-           status.to_string());
+    expect_error(status, Code::kSystem,
+                 "rank 2 cannot copy between its buffers and those that rank 1 ");
   });
-  require_all_ok(results);
 }
 
 TEST_CASE("who waits for a copy from a killed process hears of it") {
   if (!is_possible()) return;
-  const TempDirectory directory;
-  ForkGang gang(3, [&](int rank, Link& link) {
-    auto comm = Communicator::create(world_config(directory.path(), rank, 3));
-    expect(comm.ok(), comm.status().to_string());
+  WorldGang gang(3, [&](Communicator& comm, Link& link) {
     Buffer in(16 * kLarge * 4, false), out(16 * kLarge * 12, false);
     link.announce("going");
     Status status;
-    while (status.ok()) status = comm->all_gather(in.data(), out.data(), 16 * kLarge, kType);
-    expect(status.code() == Code::kPeerDied, status.to_string());
-    expect(status.message().find("rank 1") != std::string::npos, status.to_string());
+    while (status.ok()) status = comm.all_gather(in.data(), out.data(), 16 * kLarge, kFloat);
+    expect_error(status, Code::kPeerDied, "rank 1");
   });
-  for (int rank = 0; rank < 3; ++rank) gang.await(rank, "going");
+  gang.await_all("going");
   const auto board = board_of(gang.pid(0));
   await("a few operations", [&] { return board.view().state(1).finished.load() >= 3; });
   gang.kill(1, SIGKILL);
-  const auto results = gang.join();
-  for (const int survivor : {0, 2}) {
-    INFO(results[static_cast<size_t>(survivor)].message);
-    CHECK(results[static_cast<size_t>(survivor)].ok);
-  }
+  gang.require_ok({1});
 }
 
 TEST_CASE("a process is reached only if it is the one that is meant") {
@@ -286,12 +260,6 @@ TEST_CASE("a process is reached only if it is the one that is meant") {
   probe = transport::shm::own_probe();
   probe.address = 8;
   CHECK(!transport::shm::reaches(self, probe));
-}
-
-transport::shm::PeerProcess process_of(pid_t pid) {
-  const auto pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-  REQUIRE(pidfd >= 0);
-  return {.pid = pid, .pidfd = std::make_shared<transport::UniqueFd>(pidfd)};
 }
 
 TEST_CASE("a process is reached until its last thread has ended") {

@@ -3,18 +3,15 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <cmath>
-#include <cstdio>
 #include <filesystem>
+#include <numeric>
 #include <random>
-#include <span>
 #include <utility>
 
 #include "comm/base/clock.hpp"
 #include "rondo/log.hpp"
-#include "tests/comm/communicator/await.hpp"
 #include "tests/comm/communicator/every_collective.hpp"
-#include "tests/comm/communicator/world.hpp"
+#include "tests/comm/communicator/worlds.hpp"
 
 namespace rondo::testing {
 namespace {
@@ -25,32 +22,19 @@ constexpr milliseconds kPatience{10'000};
 
 bool spans_hosts() { return meeting_place("d") != "d"; }
 
-void expect_says(const std::string& text, const std::string& part) {
-  expect(text.find(part) != std::string::npos, "'" + text + "' does not say '" + part + "'");
-}
-
 std::string text_of(const std::vector<int>& ranks) {
   std::string text;
   for (const int rank : ranks) text += std::to_string(rank) + " ";
   return text;
 }
 
-std::vector<int> all_but(const std::vector<int>& gone, int size) {
-  std::vector<int> left;
-  for (int rank = 0; rank < size; ++rank) {
-    if (std::find(gone.begin(), gone.end(), rank) == gone.end()) left.push_back(rank);
-  }
-  return left;
-}
-
 /// The communicator that `comm` shrinks to; these of its ranks are left.
 Communicator shrink_to(Communicator& comm, const std::vector<int>& left) {
-  auto made = comm.shrink(kPatience);
-  expect(made.ok(), "shrink: " + made.status().to_string());
-  expect_eq(text_of(made->former_ranks()), text_of(left), "former ranks");
-  expect_eq(made->size(), static_cast<int>(left.size()), "size");
-  expect_eq(left[static_cast<size_t>(made->rank())], comm.rank(), "rank");
-  return std::move(*made);
+  Communicator made = expect_value(comm.shrink(kPatience), "shrink");
+  expect_eq(text_of(made.former_ranks()), text_of(left), "former ranks");
+  expect_eq(made.size(), static_cast<int>(left.size()), "size");
+  expect_eq(left[static_cast<size_t>(made.rank())], comm.rank(), "rank");
+  return made;
 }
 
 void use(Communicator& comm) {
@@ -59,16 +43,12 @@ void use(Communicator& comm) {
   expect_ok(comm.barrier(), "barrier");
 }
 
-/// Kills this process after `after_us`, wherever it is then.
-void die_in(int64_t after_us) {
-  sigevent event{};
-  event.sigev_notify = SIGEV_SIGNAL;
-  event.sigev_signo = SIGKILL;
-  timer_t timer;
-  expect(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0, "timer_create");
-  itimerspec when{};
-  when.it_value = {.tv_sec = after_us / 1'000'000, .tv_nsec = after_us % 1'000'000 * 1000 + 1};
-  expect(timer_settime(timer, 0, &when, nullptr) == 0, "timer_settime");
+void die_in(int64_t after_us) { signal_self_at(base::now_ns() + after_us * 1000, SIGKILL); }
+
+Communicator shrink_and_use(Communicator& comm, const std::vector<int>& left) {
+  Communicator made = shrink_to(comm, left);
+  use(made);
+  return made;
 }
 
 /// All-reduces until one fails.
@@ -76,16 +56,9 @@ Status reduce_until_failure(Communicator& comm) {
   std::vector<float> values(100'000, 1);
   Status status;
   while (status.ok()) {
-    status = comm.all_reduce(values.data(), values.data(), values.size(), DataType::kFloat32,
-                             ReduceOp::kMax);
+    status = comm.all_reduce(values, values, ReduceOp::kMax);
   }
   return status;
-}
-
-void require_left_ok(const std::vector<RankResult>& results, const std::vector<int>& left) {
-  std::vector<RankResult> theirs;
-  for (const int rank : left) theirs.push_back(results[static_cast<size_t>(rank)]);
-  require_all_ok(theirs);
 }
 
 enum class When { kBefore, kInside };
@@ -93,117 +66,32 @@ enum class When { kBefore, kInside };
 void kill_ranks(int size, const std::vector<int>& victims, When when) {
   INFO(size << " ranks; killed: " << text_of(victims) << (when == When::kInside ? "inside" : ""));
   const std::vector<int> left = all_but(victims, size);
-  const TempDirectory directory;
-  const auto results = run_ranks(How::kForks, size, [&](int rank) {
-    auto comm = Communicator::create(world_config(directory.path(), rank, size));
-    expect(comm.ok(), comm.status().to_string());
+  const auto results = run_world(How::kForks, size, [&](Communicator& comm) {
+    const int rank = comm.rank();
     // Connections exist both ways: UCX 1.13 ends the process of a rank whose peer dies while it opens
     // its own (tcp_ep.c:478). A rank that is through may die while others are inside.
     std::vector<int32_t> words(static_cast<size_t>(size));
-    (void)comm->all_to_all(words.data(), words.data(), 1, DataType::kInt32);
+    (void)comm.all_to_all(words.data(), words.data(), 1, kInt);
     if (std::find(left.begin(), left.end(), rank) == left.end()) {
       if (when == When::kBefore) raise(SIGKILL);
       die_in(3000 + 100 * rank);
     }
-    const Status failed = reduce_until_failure(*comm);
-    expect(failed.code() == Code::kPeerDied, failed.to_string());
+    const Status failed = reduce_until_failure(comm);
+    expect_error(failed, Code::kPeerDied);
     const int64_t began = base::now_ns();
-    Communicator shrunk = shrink_to(*comm, left);
+    Communicator shrunk = shrink_to(comm, left);
     const auto took_us = (base::now_ns() - began) / 1000;
     expect(took_us < 8'000'000, "shrink took " + std::to_string(took_us) + " us");
-    if (std::getenv("RONDO_TEST_TIMES") != nullptr && shrunk.rank() == 0) {
-      std::printf("%d of %d ranks go on after %lld us\n", shrunk.size(), size,
-                  static_cast<long long>(took_us));
-    }
     use(shrunk);
-    expect_eq(comm->barrier().to_string(), failed.to_string(), "the old communicator");
+    expect_eq(comm.barrier().to_string(), failed.to_string(), "the old communicator");
   });
-  require_left_ok(results, left);
+  require_ok_but(victims, results);
 }
 
-// A training loop, as a program writes it: gradients of this rank's samples are summed over all ranks.
-constexpr int kTrainers = 4, kSteps = 300, kDeathFrom = 20;
-constexpr size_t kParameters = 500, kSamples = 24;
-
-struct Model {
-  int steps = 0;
-  std::vector<float> parameters = std::vector<float>(kParameters);
-
-  void step(const std::vector<float>& gradient) {
-    for (size_t i = 0; i < kParameters; ++i) parameters[i] -= 0.01f * gradient[i];
-    ++steps;
-  }
-};
-
-std::vector<float> gradient_of(const Model& model, int rank, int size) {
-  std::vector<float> gradient(kParameters);
-  for (auto sample = static_cast<size_t>(rank); sample < kSamples;
-       sample += static_cast<size_t>(size)) {
-    for (size_t i = 0; i < kParameters; ++i) {
-      gradient[i] += model.parameters[i] - std::sin(static_cast<float>(sample * i + sample));
-    }
-  }
-  return gradient;
-}
-
-/// The same by one thread that plays `size` ranks, until so many steps are done.
-void play(Model& model, int size, int steps) {
-  while (model.steps < steps) {
-    std::vector<float> sum = gradient_of(model, 0, size);
-    for (int rank = 1; rank < size; ++rank) {
-      const std::vector<float> gradient = gradient_of(model, rank, size);
-      for (size_t i = 0; i < kParameters; ++i) sum[i] += gradient[i];
-    }
-    model.step(sum);
-  }
-}
-
-/// Survives one death; with `dies_after_us` not below 0, this rank's.
-void train(Communicator& comm, int64_t dies_after_us) {
-  Model model, before;  // the model one step ago
-  int lost_at = -1;
-  while (model.steps < kSteps) {
-    if (dies_after_us >= 0 && model.steps == kDeathFrom) die_in(dies_after_us);
-    std::vector<float> gradient = gradient_of(model, comm.rank(), comm.size());
-    const Status status =
-        comm.all_reduce(gradient.data(), gradient.data(), kParameters, DataType::kFloat32);
-    if (status.ok()) {
-      before = model;
-      model.step(gradient);
-      continue;
-    }
-    auto left = comm.shrink(kPatience);
-    expect(left.ok(), left.status().to_string());
-    expect_eq(left->size(), kTrainers - 1, "size");
-    comm = std::move(*left);
-    // A rank whose all-reduce had ended well is one step ahead of one whose all-reduce failed.
-    int32_t least = model.steps;
-    expect_ok(comm.all_reduce(&least, &least, 1, DataType::kInt32, ReduceOp::kMin), "least");
-    if (model.steps > least) model = before;
-    expect_eq(model.steps, least, "steps");
-    lost_at = least;
-  }
-  expect(lost_at >= 0, "no rank was lost");
-  Model played;
-  play(played, kTrainers, lost_at);
-  play(played, kTrainers - 1, kSteps);
-  expect(played.parameters == model.parameters, "not the same parameters");
-}
-
-int threads_of_this_process() {
-  const std::filesystem::directory_iterator tasks("/proc/self/task");
-  return static_cast<int>(std::distance(begin(tasks), end(tasks)));
-}
-
-int descriptors_of_this_process() {
-  const std::filesystem::directory_iterator open("/proc/self/fd");
-  return static_cast<int>(std::distance(begin(open), end(open)));
-}
-
-/// Of each kind; RONDO_TEST_MOMENTS for more.
-int moments() {
-  const char* const text = std::getenv("RONDO_TEST_MOMENTS");
-  return text != nullptr ? std::atoi(text) : spans_hosts() ? 5 : 12;
+/// Entries of a folder of this process's: "task" are its threads, "fd" its descriptors.
+int entries_of(const std::string& folder) {
+  const std::filesystem::directory_iterator all("/proc/self/" + folder);
+  return static_cast<int>(std::distance(begin(all), end(all)));
 }
 
 }  // namespace
@@ -226,7 +114,7 @@ TEST_CASE("ranks killed before and inside an all-reduce are left out, and all re
 
 TEST_CASE("a rank killed at any moment of a shrink is left out") {
   std::mt19937 random(20261125);
-  for (int i = 0; i < moments(); ++i) {
+  for (int i = 0; i < moments(spans_hosts() ? 5 : 12); ++i) {
     const int size = 3 + static_cast<int>(random() % 3);
     const int victim = i % 2 == 0 ? 0 : static_cast<int>(random() % static_cast<unsigned>(size));
     const auto after_us = static_cast<int64_t>(random() % (spans_hosts() ? 200'000 : 60'000));
@@ -234,22 +122,19 @@ TEST_CASE("a rank killed at any moment of a shrink is left out") {
     const std::vector<int> left = all_but({victim}, size);
     const TempDirectory directory;
     const auto results = run_ranks(How::kForks, size, [&](int rank) {
-      auto made = Communicator::create(world_config(directory.path(), rank, size));
-      expect(made.ok(), made.status().to_string());
-      Communicator comm = std::move(*made);
+      Communicator comm = created(world_config(directory.path(), rank, size));
       if (rank == victim) die_in(after_us);
       while (comm.size() == size) {
         comm.abort("again");
-        auto shrunk = comm.shrink(kPatience);
-        expect(shrunk.ok(), "shrink: " + shrunk.status().to_string());
-        expect_eq(text_of(shrunk->former_ranks()),
-                  text_of(shrunk->size() == size ? all_but({}, size) : left), "former ranks");
-        comm = std::move(*shrunk);  // while others may still shrink the old one
+        Communicator shrunk = expect_value(comm.shrink(kPatience), "shrink");
+        expect_eq(text_of(shrunk.former_ranks()),
+                  text_of(shrunk.size() == size ? all_but({}, size) : left), "former ranks");
+        comm = std::move(shrunk);  // while others may still shrink the old one
       }
       expect_eq(left[static_cast<size_t>(comm.rank())], rank, "rank");
       use(comm);
     });
-    require_left_ok(results, left);
+    require_ok_but({victim}, results);
     CHECK(std::filesystem::is_empty(directory.path()));
   }
 }
@@ -258,10 +143,8 @@ TEST_CASE(
     "a rank that comes late to the last exchange of a shrink goes nowhere without the others") {
   constexpr int kRanks = 4;
   constexpr milliseconds kShort{2000};
-  const TempDirectory directory;
-  ForkGang gang(kRanks, [&](int rank, Link& link) {
-    auto comm = Communicator::create(world_config(directory.path(), rank, kRanks));
-    expect(comm.ok(), comm.status().to_string());
+  WorldGang gang(kRanks, [&](Communicator& comm, Link& link) {
+    const int rank = comm.rank();
     const bool is_late = rank == kRanks - 1;
     if (is_late) {
       set_log_level(LogLevel::kInfo);
@@ -271,10 +154,10 @@ TEST_CASE(
         if (std::exchange(waits, false)) link.await("the others have gone on");
       });
     }
-    comm->abort("again");
-    auto made = comm->shrink(kShort);
+    comm.abort("again");
+    auto made = comm.shrink(kShort);
     if (!is_late) {
-      expect(made.ok(), made.status().to_string());
+      expect_ok(made.status(), "shrink");
       expect_eq(text_of(made->former_ranks()), std::string("0 1 2 "), "former ranks");
       link.announce("goes on");
       link.await("the end");
@@ -282,54 +165,35 @@ TEST_CASE(
       return;
     }
     for (int turn = 0; turn < 2; ++turn) {
-      expect(made.status().code() == Code::kTimeout, made.status().to_string());
-      made = comm->shrink(kShort);
+      expect_error(made.status(), Code::kTimeout);
+      made = comm.shrink(kShort);
     }
   });
-  for (int rank = 0; rank < kRanks - 1; ++rank) gang.await(rank, "goes on");
+  gang.await_each({0, 1, 2}, "goes on");
   gang.tell(kRanks - 1, "the others have gone on");
   gang.await_end(kRanks - 1);
-  for (int rank = 0; rank < kRanks - 1; ++rank) gang.tell(rank, "the end");
-  require_all_ok(gang.join());
-}
-
-TEST_CASE("a training loop that loses a rank gives the bits of one that goes on with fewer") {
-  for (const int victim : {0, 2}) {
-    const std::vector<int64_t> moments_us{0, 1500, 500, 3000, 6000};
-    for (const int64_t after_us : std::span(moments_us).first(spans_hosts() ? 2 : 5)) {
-      INFO("rank " << victim << " dies after " << after_us << " us");
-      const TempDirectory directory;
-      const auto results = run_ranks(How::kForks, kTrainers, [&](int rank) {
-        Config config = world_config(directory.path(), rank, kTrainers);
-        config.reproducible = true;
-        auto comm = Communicator::create(config);
-        expect(comm.ok(), comm.status().to_string());
-        train(*comm, rank == victim ? after_us : -1);
-      });
-      require_left_ok(results, all_but({victim}, kTrainers));
-    }
-  }
+  gang.tell_each({0, 1, 2}, "the end");
+  gang.require_ok();
 }
 
 // The recipe of docs/shrink.md.
 TEST_CASE("a new process takes the place of a rank that died, by a new communicator") {
   constexpr int kRanks = 4;
+  constexpr size_t kParameters = 500;
   for (const int victim : {2, 0}) {
     INFO("rank " << victim << " dies");
     const TempDirectory directory;
     // The last process is not there before the others have shrunk.
-    ForkGang gang(kRanks + 1, [&](int process, Link& link) {
+    Gang gang(kRanks + 1, [&](int process, Link& link) {
       std::vector<float> state(kParameters);
       Config config;
       if (process < kRanks) {
-        auto comm = Communicator::create(world_config(directory.path(), process, kRanks));
-        expect(comm.ok(), comm.status().to_string());
-        expect_ok(comm->barrier(), "barrier");
+        Communicator comm = created(world_config(directory.path(), process, kRanks));
+        expect_ok(comm.barrier(), "barrier");
         if (process == victim) raise(SIGKILL);
-        const Status failed = reduce_until_failure(*comm);
-        expect(failed.code() == Code::kPeerDied, failed.to_string());
-        Communicator left = shrink_to(*comm, all_but({victim}, kRanks));
-        for (size_t i = 0; i < kParameters; ++i) state[i] = static_cast<float>(i);
+        expect_error(reduce_until_failure(comm), Code::kPeerDied);
+        Communicator left = shrink_to(comm, all_but({victim}, kRanks));
+        std::iota(state.begin(), state.end(), 0);
         config = world_config(directory.path(), left.rank(), kRanks);
         link.announce("shrunk");
       } else {
@@ -337,133 +201,104 @@ TEST_CASE("a new process takes the place of a rank that died, by a new communica
         config = world_config(directory.path(), kRanks - 1, kRanks);
       }
       config.name = "joined";
-      auto joined = Communicator::create(config);
-      expect(joined.ok(), joined.status().to_string());
-      expect_ok(joined->broadcast(state.data(), state.data(), kParameters, DataType::kFloat32, 0),
-                "broadcast");
-      for (size_t i = 0; i < kParameters; ++i) {
-        expect_eq(state[i], static_cast<float>(i), "the state");
-      }
-      use(*joined);
+      Communicator joined = created(config);
+      expect_ok(joined.broadcast(state.data(), state.data(), kParameters, kFloat, 0), "broadcast");
+      for (size_t i = 0; i < kParameters; ++i) expect(state[i] == static_cast<float>(i), "state");
+      use(joined);
       link.announce("used");
     });
-    for (const int rank : all_but({victim}, kRanks)) gang.await(rank, "shrunk");
+    gang.await_each(all_but({victim}, kRanks), "shrunk");
     gang.tell(kRanks, "join");
-    require_left_ok(gang.join(), all_but({victim}, kRanks + 1));
+    gang.require_ok({victim});
   }
 }
 
 TEST_CASE("after an abort with nobody dead a shrink keeps all ranks, and can be repeated") {
-  for (const How how : kHows) {
-    require_all_ok(run_world(how, 4, [](Communicator& comm) {
-      comm.abort("enough");
-      Communicator second = shrink_to(comm, {0, 1, 2, 3});
-      use(second);
-      // One that has not failed shrinks, too, and goes on.
-      Communicator third = shrink_to(second, {0, 1, 2, 3});
-      use(second);
-      use(third);
-      // And again from the first.
-      Communicator fourth = shrink_to(comm, {0, 1, 2, 3});
-      use(fourth);
-      auto part = fourth.split(fourth.rank() % 2, 0);
-      expect(part.ok(), part.status().to_string());
-      expect_eq((*part)->former_ranks().size(), size_t{0}, "former ranks of a split");
-      (*part)->abort("part");
-      auto rest = (*part)->shrink(kPatience);
-      expect(rest.ok(), rest.status().to_string());
-      expect_eq(rest->size(), 2, "ranks of the part");
-      use(*rest);
-    }));
-  }
+  run_each({4}, with(&Config::reproducible, true), [](Communicator& comm) {
+    comm.abort("enough");
+    Communicator second = shrink_and_use(comm, {0, 1, 2, 3});
+    float one = 1;  // the settings are the old ones
+    expect_error(
+        second.all_reduce(&one, &one, 1, kFloat, ReduceOp::kSum, {.algorithm = Algorithm::kRing}),
+        Code::kUnavailable, "rank order");
+    // One that has not failed shrinks, too, and goes on.
+    Communicator third = shrink_to(second, {0, 1, 2, 3});
+    use(second);
+    use(third);
+    // And again from the first.
+    Communicator fourth = shrink_and_use(comm, {0, 1, 2, 3});
+    Communicator part = part_of(fourth, fourth.rank() % 2);
+    expect_eq(part.former_ranks().size(), size_t{0}, "former ranks of a split");
+    part.abort("part");
+    (void)shrink_and_use(part, {0, 1});
+  });
 }
 
 TEST_CASE("a world of one shrinks to one, without a place to meet") {
   require_all_ok(run_ranks(How::kThreads, 1, [](int) {
-    Config config;
-    config.rank = 0;
-    config.world_size = 1;
-    auto comm = Communicator::create(config);
-    expect(comm.ok(), comm.status().to_string());
-    Communicator second = shrink_to(*comm, {0});
-    Communicator third = shrink_to(second, {0});
-    use(third);
+    Communicator comm = created(config_alone());
+    Communicator second = shrink_to(comm, {0});
+    Communicator third = shrink_and_use(second, {0});
     third.abort("enough");
-    Communicator fourth = shrink_to(third, {0});
-    use(fourth);
-    auto part = fourth.split(0, 0);
-    expect(part.ok(), part.status().to_string());
-    Communicator rest = shrink_to(**part, {0});
-    use(rest);
+    Communicator fourth = shrink_and_use(third, {0});
+    Communicator part = part_of(fourth, 0);
+    (void)shrink_and_use(part, {0});
   }));
 }
 
 TEST_CASE("a part of one rank, and what is left of a world, shrink again") {
-  require_all_ok(run_world(How::kThreads, 2, [](Communicator& comm) {
-    auto part = comm.split(comm.rank(), 0);
-    expect(part.ok(), part.status().to_string());
-    Communicator same = shrink_to(**part, {0});
-    use(same);
+  run_ok(How::kThreads, 2, [](Communicator& comm) {
+    Communicator part = part_of(comm, comm.rank());
+    (void)shrink_and_use(part, {0});
     expect_ok(comm.barrier(), "barrier");
     if (comm.rank() == 0) return;
     Communicator alone = shrink_to(comm, {1});
-    Communicator again = shrink_to(alone, {0});
-    use(again);
-  }));
+    (void)shrink_and_use(alone, {0});
+  });
 }
 
 TEST_CASE("a rank that has destroyed its communicator, or leaves it alone, is left out") {
-  for (const How how : kHows) {
-    const TempDirectory directory;
-    require_all_ok(run_ranks(how, 3, [&](int rank) {
-      auto comm = Communicator::create(world_config(directory.path(), rank, 3));
-      expect(comm.ok(), comm.status().to_string());
-      expect_ok(comm->barrier(), "barrier");
-      if (rank == 1) return;
-      Communicator shrunk = shrink_to(*comm, {0, 2});
-      use(shrunk);
-    }));
-  }
+  run_each({3}, [](Communicator& comm) {
+    expect_ok(comm.barrier(), "barrier");
+    if (comm.rank() == 1) return;
+    (void)shrink_and_use(comm, {0, 2});
+  });
 }
 
 TEST_CASE("a stopped rank is left out after patience, and gets an error when it continues") {
   for (const int stopped : {0, 1, 2}) {
     INFO("rank " << stopped << " of 3 is stopped");
-    const TempDirectory directory;
-    ForkGang gang(3, [&](int rank, Link& link) {
-      auto comm = Communicator::create(world_config(directory.path(), rank, 3));
-      expect(comm.ok(), comm.status().to_string());
-      expect_ok(comm->barrier(), "barrier");
+    WorldGang gang(3, [&](Communicator& comm, Link& link) {
+      const int rank = comm.rank();
+      expect_ok(comm.barrier(), "barrier");
       link.announce("ready");
       link.await("go");
-      if (rank != stopped) comm->abort("a rank is stopped");
+      if (rank != stopped) comm.abort("a rank is stopped");
       const int64_t began = base::now_ns();
-      auto made = comm->shrink(milliseconds(400));
+      auto made = comm.shrink(400ms);
       const double took = static_cast<double>(base::now_ns() - began) * 1e-9;
+      expect(took < 20, "took " + std::to_string(took) + " s");
       if (rank == stopped) {
-        expect(made.status().code() == Code::kTimeout, made.status().to_string());
-        expect_says(made.status().message(), "gone on without it");
-        expect(took < 20, "took " + std::to_string(took) + " s");
+        expect_error(made.status(), Code::kTimeout, "gone on without it");
       } else {
-        expect(made.ok(), made.status().to_string());
+        expect_ok(made.status(), "shrink");
         expect_eq(text_of(made->former_ranks()), text_of(all_but({stopped}, 3)), "former ranks");
-        expect(took < 20, "took " + std::to_string(took) + " s");
         use(*made);
       }
       link.announce("done");
       link.await("end");
     });
-    for (int rank = 0; rank < 3; ++rank) gang.await(rank, "ready");
+    gang.await_all("ready");
     gang.kill(stopped, SIGSTOP);
     const int64_t told = base::now_ns();
-    for (const int rank : all_but({stopped}, 3)) gang.tell(rank, "go");
-    for (const int rank : all_but({stopped}, 3)) gang.await(rank, "done");
+    gang.tell_each(all_but({stopped}, 3), "go");
+    gang.await_each(all_but({stopped}, 3), "done");
     CHECK(base::now_ns() - told >= 400'000'000);
     gang.kill(stopped, SIGCONT);
     gang.tell(stopped, "go");
     gang.await(stopped, "done");
-    for (int rank = 0; rank < 3; ++rank) gang.tell(rank, "end");
-    require_all_ok(gang.join());
+    gang.tell_all("end");
+    gang.require_ok();
   }
 }
 
@@ -471,48 +306,41 @@ TEST_CASE("two parts of the ranks never go on side by side") {
   // Ranks 1 and 3 wait for 0 and 2, which come when they have given up: neither pair has a majority
   // of the four, and only that with rank 0 may go on.
   for (const int late : {0, 1}) {
-    const TempDirectory directory;
-    ForkGang gang(4, [&](int rank, Link& link) {
-      auto comm = Communicator::create(world_config(directory.path(), rank, 4));
-      expect(comm.ok(), comm.status().to_string());
-      expect_ok(comm->barrier(), "barrier");
+    WorldGang gang(4, [&](Communicator& comm, Link& link) {
+      const int rank = comm.rank();
+      expect_ok(comm.barrier(), "barrier");
       link.announce("ready");
       link.await("go");
-      auto made = comm->shrink(milliseconds(300));
+      auto made = comm.shrink(300ms);
       if (rank % 2 == 0 && late == 1) {
-        expect(made.ok(), made.status().to_string());
+        expect_ok(made.status(), "shrink");
         expect_eq(text_of(made->former_ranks()), std::string("0 2 "), "former ranks");
         use(*made);
       } else {
-        expect(made.status().code() == Code::kTimeout, made.status().to_string());
-        expect_says(made.status().message(), late == 1 ? "gone on without it" : "did not come");
+        expect_error(made.status(), Code::kTimeout,
+                     late == 1 ? "gone on without it" : "did not come");
       }
       link.announce("done");
       link.await("end");
     });
-    for (int rank = 0; rank < 4; ++rank) gang.await(rank, "ready");
+    gang.await_all("ready");
     const std::vector<int> punctual{late == 0 ? 1 : 0, late == 0 ? 3 : 2};
-    for (const int rank : punctual) gang.tell(rank, "go");
-    for (const int rank : punctual) gang.await(rank, "done");
+    gang.tell_each(punctual, "go");
+    gang.await_each(punctual, "done");
     if (late == 1) {
-      for (const int rank : {1, 3}) gang.tell(rank, "go");
-      for (const int rank : {1, 3}) gang.await(rank, "done");
+      gang.tell_each({1, 3}, "go");
+      gang.await_each({1, 3}, "done");
     }
-    if (late == 0) {
-      gang.kill(0, SIGKILL);
-      gang.kill(2, SIGKILL);
-      for (const int rank : punctual) gang.tell(rank, "end");
-      require_left_ok(gang.join(), punctual);
-      continue;
-    }
-    for (int rank = 0; rank < 4; ++rank) gang.tell(rank, "end");
-    require_all_ok(gang.join());
+    const std::vector<int> gone = late == 0 ? std::vector<int>{0, 2} : std::vector<int>{};
+    for (const int rank : gone) gang.kill(rank, SIGKILL);
+    gang.tell_each(all_but(gone, 4), "end");
+    gang.require_ok(gone);
   }
 }
 
 TEST_CASE("thirty shrinks leave no descriptor and no thread behind") {
   for (const How how : kHows) {
-    require_all_ok(run_world(how, 3, [&](Communicator& first) {
+    run_ok(how, 3, [&](Communicator& first) {
       // UCX's TCP connections between two ranks are one or two.
       const int may_vary = spans_hosts() ? 3 : 0;
       std::vector<Communicator> comms;
@@ -521,34 +349,32 @@ TEST_CASE("thirty shrinks leave no descriptor and no thread behind") {
       for (int i = 0; i < 30; ++i) {
         Communicator next = shrink_to(comms.back(), {0, 1, 2});
         int32_t sum = 1;
-        expect_ok(next.all_reduce(&sum, &sum, 1, DataType::kInt32), "all_reduce");
+        expect_ok(next.all_reduce(&sum, &sum, 1, kInt), "all_reduce");
         expect_eq(sum, 3, "sum");
         comms.clear();
         comms.push_back(std::move(next));
         if (how == How::kThreads) continue;  // others make and close theirs meanwhile
         if (i == 2) {
-          descriptors = descriptors_of_this_process();
-          threads = threads_of_this_process();
+          descriptors = entries_of("fd");
+          threads = entries_of("task");
         }
         if (i < 3) continue;
-        expect(descriptors_of_this_process() <= descriptors + may_vary, "descriptors");
-        expect(threads_of_this_process() <= threads, "threads");
+        expect(entries_of("fd") <= descriptors + may_vary, "descriptors");
+        expect(entries_of("task") <= threads, "threads");
       }
       use(comms.back());
-    }));
+    });
   }
 }
 
 TEST_CASE("a shrink in a group, and a patience that is none, are refused") {
-  require_all_ok(run_world(How::kThreads, 2, [](Communicator& comm) {
-    const Status negative = comm.shrink(milliseconds(-1)).status();
-    expect(negative.code() == Code::kInvalidArgument, negative.to_string());
+  run_ok(How::kThreads, 2, [](Communicator& comm) {
+    expect_error(comm.shrink(milliseconds(-1)).status(), Code::kInvalidArgument);
     expect_ok(comm.group_start(), "group_start");
-    const Status refused = comm.shrink().status();
-    expect(refused.code() == Code::kInvalidArgument, refused.to_string());
+    expect_error(comm.shrink().status(), Code::kInvalidArgument);
     expect_ok(comm.group_end(), "group_end");
     use(comm);
-  }));
+  });
 }
 
 }  // namespace rondo::testing

@@ -1,11 +1,11 @@
 // A unique id alone brings ranks of two hosts together: it says where rank 0 is, as ncclUniqueId does.
 #include <stdlib.h>
-#include <sys/mman.h>
 
-#include <cstring>
+#include <algorithm>
+#include <array>
 
 #include "tests/comm/communicator/every_collective.hpp"
-#include "tests/comm/communicator/world.hpp"
+#include "tests/comm/communicator/worlds.hpp"
 #include "tests/harness/hosts.hpp"
 
 namespace rondo::testing {
@@ -14,49 +14,36 @@ namespace {
 constexpr int kRanks = 3;  // the first two on host 0
 
 /// The means by which a program passes the id on: memory that the forked ranks share.
-struct Passed {
-  char id[kUniqueIdChars + 1];
-};
-
-struct Passing {
-  Passing()
-      : passed(static_cast<Passed*>(mmap(nullptr, sizeof(Passed), PROT_READ | PROT_WRITE,
-                                         MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
-    REQUIRE(passed != MAP_FAILED);
-  }
-  ~Passing() { munmap(passed, sizeof(Passed)); }
-  Passed* passed;
-};
+using Passing = Shared<std::array<char, kUniqueIdChars + 1>>;
 
 Config config_of(int rank, const Passing& passing) {
   Config config;
   config.rank = rank;
   config.world_size = kRanks;
-  config.unique_id = passing.passed->id;
-  config.bootstrap_timeout = std::chrono::seconds(30);
+  config.unique_id = passing->data();
+  config.bootstrap_timeout = 30s;
   return config;
 }
 
 /// `maker` makes the id on its host, then all ranks run `body`.
 void with_id_of(const Hosts& hosts, int maker, const Passing& passing,
                 const std::function<void(int rank)>& body) {
-  ForkGang gang(kRanks, [&](int rank, Link& link) {
+  Gang gang(kRanks, [&](int rank, Link& link) {
     hosts.enter_network(rank / 2);
     setenv("UCX_TLS", "tcp", 1);
     unsetenv("RONDO_SECRET");
     if (rank == maker) {
-      auto id = make_unique_id();
-      expect(id.ok(), id.status().to_string());
-      expect(id->size() <= kUniqueIdChars, *id);
-      std::strcpy(passing.passed->id, id->c_str());
+      const std::string id = expect_value(make_unique_id(), "make_unique_id");
+      expect(id.size() <= kUniqueIdChars, id);
+      std::ranges::copy(id, passing->data());
       link.announce("made");
     }
     link.await("go");
     body(rank);
   });
   gang.await(maker, "made");
-  for (int rank = 0; rank < kRanks; ++rank) gang.tell(rank, "go");
-  require_all_ok(gang.join());
+  gang.tell_all("go");
+  gang.require_ok();
 }
 
 }  // namespace
@@ -72,9 +59,8 @@ TEST_CASE("an id made at rank 0 or beside it leads ranks of another host there",
         Config config = config_of(rank, passing);
         for (const char* name : {"world", "second"}) {  // one id serves several communicators
           config.name = name;
-          auto comm = Communicator::create(config);
-          expect(comm.ok(), comm.status().to_string());
-          calls::everything(*comm, {.count = 11});
+          Communicator comm = created(config);
+          calls::everything(comm, {.count = 11});
         }
       });
     }
@@ -87,11 +73,11 @@ TEST_CASE("an id that was made on another host than rank 0's is refused there", 
   const Passing passing;
   with_id_of(hosts, 2, passing, [&](int rank) {
     Config config = config_of(rank, passing);
-    config.bootstrap_timeout = std::chrono::seconds(2);
+    config.bootstrap_timeout = 2s;
     const Status status = Communicator::create(config).status();
     const char* part = rank == 0 ? "10.77.0.2:" : "rank 0 of 3 did not come";
     expect(!status.ok(), "it met");
-    expect(status.message().find(part) != std::string::npos, status.to_string());
+    expect_contains(status.message(), part);
   });
 }
 

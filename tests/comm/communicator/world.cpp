@@ -2,11 +2,14 @@
 // fast: under sanitizers most of their time would go into this.
 #include "tests/comm/communicator/world.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <iostream>
 #include <string_view>
 
 #include "comm/bootstrap/host.hpp"
@@ -61,6 +64,14 @@ std::string loopback_place(const std::string& directory) {
   return "tcp://127.0.0.1:" + std::to_string(port);
 }
 
+void need_memory(size_t bytes) {
+  const auto free_bytes =
+      static_cast<size_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  if (free_bytes >= bytes) return;
+  std::cout << "skipped: " << bytes << " bytes are needed, " << free_bytes << " are free\n";
+  std::exit(kSkipped);
+}
+
 std::vector<bool> plain_and_library() {
   return kDecorated ? std::vector<bool>{false} : std::vector<bool>{false, true};
 }
@@ -71,35 +82,27 @@ int contribution(int rank, size_t i, ReduceOp op) {
 }
 
 double expected(int size, size_t i, ReduceOp op, DataType type) {
-  double value = contribution(0, i, op);
-  for (int rank = 1; rank < size; ++rank) {
-    const double next = contribution(rank, i, op);
+  const auto with_next = [op](double value, double next) -> double {
+    const int bits = static_cast<int>(value), next_bits = static_cast<int>(next);
     switch (op) {
-      case ReduceOp::kSum:
-      case ReduceOp::kScaledSum:  // with a factor of 1
-      case ReduceOp::kAvg:
-        value += next;
-        break;
       case ReduceOp::kProd:
-        value *= next;
-        break;
+        return value * next;
       case ReduceOp::kMin:
-        value = std::min(value, next);
-        break;
+        return std::min(value, next);
       case ReduceOp::kMax:
-        value = std::max(value, next);
-        break;
+        return std::max(value, next);
       case ReduceOp::kBand:
-        value = static_cast<int>(value) & static_cast<int>(next);
-        break;
+        return bits & next_bits;
       case ReduceOp::kBor:
-        value = static_cast<int>(value) | static_cast<int>(next);
-        break;
+        return bits | next_bits;
       case ReduceOp::kBxor:
-        value = static_cast<int>(value) ^ static_cast<int>(next);
-        break;
+        return bits ^ next_bits;
+      default:  // sums, scaled ones with a factor of 1, and averages
+        return value + next;
     }
-  }
+  };
+  double value = contribution(0, i, op);
+  for (int rank = 1; rank < size; ++rank) value = with_next(value, contribution(rank, i, op));
   if (op != ReduceOp::kAvg) return value;
   value /= size;
   return is_floating(type) ? value : std::trunc(value);
@@ -116,20 +119,6 @@ void store(unsigned char* at, DataType type, double value) {
       return put(kernels::half_from_float(static_cast<float>(value)));
     case DataType::kBFloat16:
       return put(kernels::bfloat16_from_float(static_cast<float>(value)));
-    case DataType::kInt32:
-      return put(static_cast<int32_t>(value));
-    case DataType::kInt64:
-      return put(static_cast<int64_t>(value));
-    case DataType::kUint8:
-      return put(static_cast<uint8_t>(value));
-    case DataType::kInt8:
-      return put(static_cast<int8_t>(value));
-    case DataType::kInt16:
-      return put(static_cast<int16_t>(value));
-    case DataType::kUint16:
-      return put(static_cast<uint16_t>(value));
-    case DataType::kUint32:
-      return put(static_cast<uint32_t>(value));
     case DataType::kUint64:
       return put(static_cast<uint64_t>(value));
     case DataType::kBool:
@@ -138,6 +127,10 @@ void store(unsigned char* at, DataType type, double value) {
       return put(kernels::e4m3_from_float(static_cast<float>(value)));
     case DataType::kFloat8E5M2:
       return put(kernels::e5m2_from_float(static_cast<float>(value)));
+    default: {  // the low bytes of an integer
+      const auto whole = static_cast<int64_t>(value);
+      std::memcpy(at, &whole, size_of(type));
+    }
   }
 }
 

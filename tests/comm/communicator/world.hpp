@@ -18,6 +18,9 @@ namespace rondo::testing {
 
 constexpr int kSkipped = 77;  // the exit status that CTest shows as skipped
 
+/// Ends the program as skipped unless so much memory is free.
+void need_memory(size_t bytes);
+
 /// TSan sees threads; it has no use for processes.
 #if defined(__SANITIZE_THREAD__)
 inline const std::vector<How> kHows{How::kThreads};
