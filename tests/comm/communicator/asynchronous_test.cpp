@@ -94,31 +94,20 @@ TEST_CASE("finish waits for operations whose handles are gone, and abort ends it
 TEST_CASE("several communicators of one process, from several threads at once, blocking and not") {
   const TempDirectory directory;
   require_all_ok(run_ranks(How::kForks, 2, [&](int rank) {
-    std::vector<std::thread> threads;
-    std::atomic<int> failures{0};
-    for (int t = 0; t < 3; ++t) {
-      threads.emplace_back([&, t] {
-        try {
-          const Config config = with(&Config::name, "communicator-" + std::to_string(t));
-          Communicator comm = created(world_config(directory.path(), rank, 2, config));
-          Buffer data(4 * 5000, t == 1);
-          for (int i = 0; i < 40; ++i) {
-            const auto first = static_cast<size_t>(t);
-            fill(data, 0, 5000, kFloat, ReduceOp::kSum, rank, first);
-            expect_ok(i % 2 == 0
-                          ? comm.all_reduce(data.data(), data.data(), 5000, kFloat)
-                          : comm.all_reduce_async(data.data(), data.data(), 5000, kFloat).wait(),
-                      "all_reduce");
-            expect_sum(data, 5000, kFloat, 2, first);
-          }
-        } catch (const std::exception& e) {
-          std::fprintf(stderr, "thread %d: %s\n", t, e.what());
-          ++failures;
-        }
-      });
-    }
-    for (auto& thread : threads) thread.join();
-    expect_eq(failures.load(), 0, "failures");
+    const auto threads = run_ranks(How::kThreads, 3, [&](int t) {
+      const Config config = with(&Config::name, "communicator-" + std::to_string(t));
+      Communicator comm = created(world_config(directory.path(), rank, 2, config));
+      Buffer data(4 * 5000, t == 1);
+      for (int i = 0; i < 40; ++i) {
+        const auto first = static_cast<size_t>(t);
+        fill(data, 0, 5000, kFloat, ReduceOp::kSum, rank, first);
+        expect_ok(i % 2 == 0 ? comm.all_reduce(data.data(), data.data(), 5000, kFloat)
+                             : comm.all_reduce_async(data.data(), data.data(), 5000, kFloat).wait(),
+                  "all_reduce");
+        expect_sum(data, 5000, kFloat, 2, first);
+      }
+    });
+    for (const RankResult& thread : threads) expect(thread.ok, thread.message);
   }));
 }
 

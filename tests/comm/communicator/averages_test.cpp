@@ -96,16 +96,12 @@ void by_every_algorithm(Communicator& comm) {
   }
 }
 
-void of_every_type(Communicator& comm) {
-  by_every_algorithm<int8_t>(comm);
-  by_every_algorithm<uint8_t>(comm);
-  by_every_algorithm<int16_t>(comm);
-  by_every_algorithm<uint16_t>(comm);
-  by_every_algorithm<int32_t>(comm);
-  by_every_algorithm<uint32_t>(comm);
-  by_every_algorithm<int64_t>(comm);
-  by_every_algorithm<uint64_t>(comm);
+template <class... Types>
+void of_types(Communicator& comm) {
+  (by_every_algorithm<Types>(comm), ...);
 }
+constexpr auto of_every_type =
+    of_types<int8_t, uint8_t, int16_t, uint16_t, int32_t, uint32_t, int64_t, uint64_t>;
 
 template <class T>
 T average_of(Communicator& comm, T even, T odd) {
@@ -145,8 +141,7 @@ TEST_CASE("an algorithm that adds partial sums gives way to another, or is refus
 }
 
 TEST_CASE("a communicator may want averages that wrap, with every algorithm; so do its parts") {
-  Config config;
-  config.wrapping_averages = true;
+  Config config = with(&Config::wrapping_averages, true);
   config.algorithm = Algorithm::kRing;
   run_ok(How::kThreads, 2, config, [](Communicator& comm) {
     Communicator part = expect_value(comm.duplicate(), "duplicate");

@@ -186,8 +186,7 @@ TEST_CASE(
                                                      {64, 1, ""},
                                                      {448, 3, ""},
                                                      {0, 1, "inf,1us"}}) {
-      Config config;
-      config.reproducible = true;
+      Config config = with(&Config::reproducible, true);
       config.slot_bytes = slot_bytes;
       config.channels = channels;
       config.pace = pace;
@@ -215,8 +214,7 @@ TEST_CASE(
 }
 
 TEST_CASE("reproducible: what cannot be is refused by name") {
-  Config config;
-  config.reproducible = true;
+  Config config = with(&Config::reproducible, true);
   config.algorithm = Algorithm::kRing;  // gives way where it would not be reproducible
   run_ok(How::kForks, 3, config, [](Communicator& comm) {
     std::vector<float> data(1000, 1.0f);

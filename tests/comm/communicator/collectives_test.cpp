@@ -31,7 +31,7 @@ void expect_mismatch_soon(Communicator& comm, const Status& status, const std::s
 
 TEST_CASE(
     "collectives are exact at the edges of counts, in and out of place, in both kinds of memory") {
-  run_each(sizes({2, 3, 5, 1, 4, 7}), [](Communicator& comm) {
+  run_exhaustively(sizes({2, 3, 5, 1, 4, 7}), {}, [](Communicator& comm) {
     // Each count once in and once out of place, in either memory; with one rank more the other
     // way round. Over links that map nothing there is one memory, and so one of the two.
     int turn = comm.size();
@@ -72,7 +72,7 @@ TEST_CASE("every type and operator, at odd alignment", "[any_links]") {
 }
 
 TEST_CASE("every algorithm gives the same results") {
-  run_each(sizes({2, 3, 4, 7}), [](Communicator& comm) {
+  run_exhaustively(sizes({2, 3, 4, 7}), {}, [](Communicator& comm) {
     for (int a = 1; a < kAlgorithms; ++a) {
       const auto algorithm = static_cast<Algorithm>(a);
       for (const size_t count :
@@ -86,11 +86,10 @@ TEST_CASE("every algorithm gives the same results") {
 }
 
 TEST_CASE("tiny slots reach many rounds") {
-  for (const How how : kHows) {
+  for (const How how : exhaustive_hows()) {
     for (const auto& [size, channels] : {std::pair{2, 3}, {3, 1}, {5, 3}}) {
       INFO(channels << " channels");
-      Config config;
-      config.slots = 2;
+      Config config = with(&Config::slots, 2);
       config.slot_bytes = 64;
       config.channels = channels;
       run_ok(how, size, config, [](Communicator& comm) {
@@ -109,7 +108,7 @@ TEST_CASE("tiny slots reach many rounds") {
 }
 
 TEST_CASE("several channels share a large message") {
-  run_each({2}, with(&Config::channels, 3), [](Communicator& comm) {
+  run_exhaustively({2}, with(&Config::channels, 3), [](Communicator& comm) {
     for (int repeat = 0; repeat < (kSanitized ? 1 : 2); ++repeat) {
       for (const bool library : plain_and_library())
         everything(comm, {.count = kSanitized ? size_t{70001} : 300007, .library = library});
@@ -127,16 +126,6 @@ TEST_CASE("ranks may mix library and plain memory", "[mapped]") {
             everything(comm, {.count = count, .in_place = in_place, .library = library});
         }
       }
-    });
-  }
-}
-
-TEST_CASE("a paced communicator is slower, not different") {
-  for (const int size : {2, 4}) {
-    run_ok(How::kForks, size, with(&Config::pace, "2GB/s,5us"), [](Communicator& comm) {
-      for (const size_t count : {size_t{1}, size_t{1000}, size_t{30011}})
-        everything(comm, {.count = count, .library = true});
-      expect_ok(comm.barrier(), "barrier");
     });
   }
 }

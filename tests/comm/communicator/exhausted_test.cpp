@@ -52,6 +52,13 @@ bool try_with(Body body, long k) {
   return failed;
 }
 
+/// call(k) says whether allocation k of the caller's failed: from the first to the last that there is.
+void fail_in_turn(bool (*call)(long k)) {
+  is_test = true;
+  watched = Watched::kCaller;
+  for (long k = 1; call(k); ++k) REQUIRE(k < 1000);
+}
+
 void fail_each(const char* call, Body body) {
   is_test = true;
   long tried = 0;
@@ -144,9 +151,7 @@ TEST_CASE("What only asks, or aborts, throws nothing when an allocation fails") 
     (void)c.flight_record();
     return c.status();
   });
-  is_test = true;
-  watched = Watched::kCaller;
-  for (long k = 1;; ++k) {
+  fail_in_turn([](long k) {
     Communicator alone = created(config_alone());
     const std::string reason(100, 'r');
     bool failed = false;
@@ -156,8 +161,8 @@ TEST_CASE("What only asks, or aborts, throws nothing when an allocation fails") 
       failed = Failing::has_failed();
     }
     CHECK_FALSE(alone.barrier().ok());
-    if (!failed) break;
-  }
+    return failed;
+  });
 }
 
 namespace {
@@ -265,15 +270,12 @@ TEST_CASE("A duplicate or split of which an allocation fails ends on every rank,
 }
 
 TEST_CASE("make_unique_id throws nothing when an allocation fails") {
-  is_test = true;
-  watched = Watched::kCaller;
-  bool failed = true;
-  for (long k = 1; failed; ++k) {
+  fail_in_turn([](long k) {
     const Failing failing(k);
     const bool ok = make_unique_id().ok();
-    failed = Failing::has_failed();
-    CHECK(ok != failed);
-  }
+    CHECK(ok != Failing::has_failed());
+    return !ok;
+  });
 }
 
 TEST_CASE("What the ranks of a process share on GPUs is opened as a whole, or not at all") {

@@ -338,8 +338,7 @@ TEST_CASE("slow is not dead: who waits longer than the deadline for a peer that 
 }
 
 TEST_CASE("a pace that is slower than the deadline is named") {
-  Config config;
-  config.pace = "1GB/s,2s";
+  Config config = with(&Config::pace, "1GB/s,2s");
   config.timeout = 200ms;
   run_ok(How::kThreads, 2, config, [](Communicator& comm) {
     int32_t in = 1, out = 0;
@@ -348,8 +347,8 @@ TEST_CASE("a pace that is slower than the deadline is named") {
 }
 
 TEST_CASE("slow is not dead: neither is who waits while others pass something on now and then") {
-  Config config;
-  config.pace = "1GB/s,150ms";  // rank 7 hears of the root after seven times as long
+  Config config =
+      with(&Config::pace, "1GB/s,150ms");  // rank 7 hears of the root after seven times as long
   config.timeout = 300ms;
   run_ok(How::kThreads, 8, config, [](Communicator& comm) {
     Buffer data(64, false);

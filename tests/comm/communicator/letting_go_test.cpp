@@ -55,15 +55,14 @@ TEST_CASE("after a failure nobody touches the buffers of a rank that has returne
         while (comm.status().ok() && moves.load() < end) std::this_thread::yield();
         comm.abort("enough");
       });
-      Status status;
-      while (status.ok()) {
-        const CallOptions direct{.algorithm = Algorithm::kTwoShotDirect};
-        status = asynchronous ? comm.all_reduce_async(in.get(), out.get(), bytes / 4, kFloat,
-                                                      ReduceOp::kSum, direct)
-                                    .wait()
-                              : comm.all_reduce(in.get(), out.get(), bytes / 4, kFloat,
-                                                ReduceOp::kSum, direct);
-      }
+      const CallOptions direct{.algorithm = Algorithm::kTwoShotDirect};
+      const ReduceOp sum = ReduceOp::kSum;
+      const size_t count = bytes / 4;
+      const Status status = until_failure([&] {
+        return asynchronous
+                   ? comm.all_reduce_async(in.get(), out.get(), count, kFloat, sum, direct).wait()
+                   : comm.all_reduce(in.get(), out.get(), count, kFloat, sum, direct);
+      });
       expect_error(status, Code::kAborted);
       std::memset(out.get(), 0x5a, bytes);
       killer.join();

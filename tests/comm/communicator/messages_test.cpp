@@ -60,7 +60,7 @@ TEST_CASE("a message arrives, whatever its size, in both kinds of memory") {
 
 TEST_CASE("in a group everybody sends to everybody, itself included, in any order") {
   for (const bool asynchronous : {false, true}) {
-    run_each({1, 2, 3, 4, 7}, [&](Communicator& comm) {
+    run_exhaustively({1, 2, 3, 4, 7}, {}, [&](Communicator& comm) {
       const int n = comm.size(), r = comm.rank();
       std::mt19937 random(static_cast<unsigned>(r) + 5);
       for (const size_t count : kCounts) {
@@ -152,8 +152,7 @@ TEST_CASE("a group holds several collectives and messages, and order does not ma
 
 TEST_CASE("messages through tiny slots, over a pace, and beside asynchronous collectives") {
   for (const std::string pace : {"", "1GB/s,20us"}) {
-    Config config;
-    config.slots = 2;
+    Config config = with(&Config::slots, 2);
     config.slot_bytes = pace.empty() ? 64 : 4096;
     config.pace = pace;
     run_ok(How::kForks, 3, config, [](Communicator& comm) {

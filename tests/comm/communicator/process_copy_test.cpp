@@ -90,32 +90,6 @@ void exchange(Communicator& comm, Buffer& in, Buffer& out) {
   }
 }
 
-/// While it lives, SIGALRM interrupts this process every 100 us.
-class ManySignals {
- public:
-  ManySignals() {
-    came = 0;
-    struct sigaction counts = {};
-    counts.sa_handler = [](int) { ++came; };
-    sigaction(SIGALRM, &counts, &before_);
-    set_interval(100);
-  }
-  ~ManySignals() {
-    set_interval(0);
-    sigaction(SIGALRM, &before_, nullptr);
-  }
-  ManySignals(const ManySignals&) = delete;
-  ManySignals& operator=(const ManySignals&) = delete;
-  inline static std::atomic<int> came{0};
-
- private:
-  static void set_interval(suseconds_t us) {
-    const itimerval timer{.it_interval = {0, us}, .it_value = {0, us}};
-    setitimer(ITIMER_REAL, &timer, nullptr);
-  }
-  struct sigaction before_ = {};
-};
-
 transport::shm::PeerProcess process_of(pid_t pid) {
   const auto pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
   REQUIRE(pidfd >= 0);
@@ -128,9 +102,16 @@ TEST_CASE("signals do not make a process that lives count as ended") {
   if (!is_possible()) return;
   const transport::shm::PeerProcess self = process_of(getpid());
   const transport::shm::Probe probe = transport::shm::own_probe();
-  const ManySignals signals;
+  static std::atomic<int> came{0};
+  struct sigaction counts = {}, before = {};
+  counts.sa_handler = [](int) { ++came; };
+  sigaction(SIGALRM, &counts, &before);
+  const itimerval every_100_us{.it_interval = {0, 100}, .it_value = {0, 100}}, never{};
+  setitimer(ITIMER_REAL, &every_100_us, nullptr);
   long failures = 0;
-  while (ManySignals::came < 5000) failures += transport::shm::reaches(self, probe) ? 0 : 1;
+  while (came < 5000) failures += transport::shm::reaches(self, probe) ? 0 : 1;
+  setitimer(ITIMER_REAL, &never, nullptr);
+  sigaction(SIGALRM, &before, nullptr);
   CHECK(failures == 0);
 }
 
@@ -240,8 +221,8 @@ TEST_CASE("who waits for a copy from a killed process hears of it") {
   WorldGang gang(3, [&](Communicator& comm, Link& link) {
     Buffer in(16 * kLarge * 4, false), out(16 * kLarge * 12, false);
     link.announce("going");
-    Status status;
-    while (status.ok()) status = comm.all_gather(in.data(), out.data(), 16 * kLarge, kFloat);
+    const Status status =
+        until_failure([&] { return comm.all_gather(in.data(), out.data(), 16 * kLarge, kFloat); });
     expect_error(status, Code::kPeerDied, "rank 1");
   });
   gang.await_all("going");

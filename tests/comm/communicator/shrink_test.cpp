@@ -54,11 +54,7 @@ Communicator shrink_and_use(Communicator& comm, const std::vector<int>& left) {
 /// All-reduces until one fails.
 Status reduce_until_failure(Communicator& comm) {
   std::vector<float> values(100'000, 1);
-  Status status;
-  while (status.ok()) {
-    status = comm.all_reduce(values, values, ReduceOp::kMax);
-  }
-  return status;
+  return until_failure([&] { return comm.all_reduce(values, values, ReduceOp::kMax); });
 }
 
 enum class When { kBefore, kInside };

@@ -72,6 +72,10 @@ void need_memory(size_t bytes) {
   std::exit(kSkipped);
 }
 
+std::vector<How> exhaustive_hows() {
+  return kDecorated && !kSeveralHosts ? std::vector<How>{kHows.back()} : kHows;
+}
+
 std::vector<bool> plain_and_library() {
   return kDecorated ? std::vector<bool>{false} : std::vector<bool>{false, true};
 }

@@ -28,6 +28,10 @@ inline const std::vector<How> kHows{How::kThreads};
 inline const std::vector<How> kHows{How::kThreads, How::kForks};
 #endif
 
+/// The same for tests of thousands of calls. Over the wire (RONDO_TEST_TRANSPORT=lazy) ranks share
+/// nothing but links, in a process and between processes: there these are processes alone.
+std::vector<How> exhaustive_hows();
+
 inline std::string how_name(How how) { return how == How::kThreads ? "threads" : "processes"; }
 
 /// Numbers of ranks; sanitized builds go as far as the third.

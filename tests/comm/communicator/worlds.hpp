@@ -45,6 +45,14 @@ inline Status error_of_barriers(Communicator& comm, Status status = {}, int most
   return status;
 }
 
+/// The error with which one of many calls ends.
+template <class Call>
+Status until_failure(const Call& call) {
+  Status status;
+  while (status.ok()) status = call();
+  return status;
+}
+
 /// The value of `result`, without which the rank fails.
 template <class T>
 T expect_value(Result<T> result, const std::string& what) {
@@ -95,14 +103,19 @@ inline void run_ok(How how, int size, const Config& config, const WorldBody& bod
 }
 inline void run_ok(How how, int size, const WorldBody& body) { run_ok(how, size, {}, body); }
 
-/// The same as threads and as processes, with each of these numbers of ranks.
-inline void run_each(const std::vector<int>& sizes, const Config& config, const WorldBody& body) {
-  for (const How how : kHows) {
+/// The same as threads and as processes, or in these ways alone, with each of these numbers of ranks.
+inline void run_each(const std::vector<int>& sizes, const Config& config, const WorldBody& body,
+                     const std::vector<How>& hows = kHows) {
+  for (const How how : hows) {
     for (const int size : sizes) run_ok(how, size, config, body);
   }
 }
 inline void run_each(const std::vector<int>& sizes, const WorldBody& body) {
   run_each(sizes, {}, body);
+}
+inline void run_exhaustively(const std::vector<int>& sizes, const Config& config,
+                             const WorldBody& body) {
+  run_each(sizes, config, body, exhaustive_hows());
 }
 
 /// A value that threads and forked processes share.

@@ -81,6 +81,13 @@ class Ranks {
   std::deque<Board> boards_;  // they do not move
 };
 
+/// The one sentence about who waits for whom.
+std::string chain_of(const Snapshot& snapshot) {
+  const std::vector<std::string> chains = waiting_chains(snapshot);
+  REQUIRE(chains.size() == 1);
+  return chains.front();
+}
+
 Status opened(int fd) { return MappedBoard::open(transport::UniqueFd(fd)).status(); }
 
 }  // namespace
@@ -118,8 +125,7 @@ TEST_CASE("each rank's state is told apart") {
   CHECK(waiting.steps == 11);  // of a ring of 6: 2(N-1) transfers, and one that starts them
   CHECK(waiting.action == "recv_reduce_send");
   CHECK(contains(to_text(snapshot), "  1 of 11 recv_reduce_send  "));  // as rondo-plan counts them
-  CHECK(waiting_chains(snapshot) ==
-        std::vector<std::string>{"rank 4 waits for rank 3, which works on #8"});
+  CHECK(chain_of(snapshot) == "rank 4 waits for rank 3, which works on #8");
 }
 
 TEST_CASE("with several hosts each rank's is shown, and the step of hierarchical operations") {
@@ -194,9 +200,9 @@ TEST_CASE("a rank that waits in another communicator is said to") {
   ranks.wait(2, 0);
   ranks[1].state(1).pid = getppid();
   ranks[0].state(0).elsewhere = board::packed_process(ranks[1].state(1));
-  CHECK(waiting_chains(ranks.look()) ==
-        std::vector<std::string>{"rank 2 waits for rank 0, which waits in another communicator for "
-                                 "rank 1, which has not begun an operation"});
+  CHECK(chain_of(ranks.look()) ==
+        "rank 2 waits for rank 0, which waits in another communicator for rank 1, which has not "
+        "begun an operation");
 }
 
 TEST_CASE("chains are followed to their end, and ranks that wait alike share a sentence") {
@@ -206,13 +212,13 @@ TEST_CASE("chains are followed to their end, and ranks that wait alike share a s
   ranks.wait(2, 1);
   ranks.wait(3, 2);
   ranks.wait(4, 2);
-  const std::vector<std::string> chains = waiting_chains(ranks.look());
-  CHECK(chains == std::vector<std::string>{
-                      "ranks 3, 4 wait for rank 2, which waits for rank 1, which waits for rank 0, "
-                      "which has not begun an operation"});
+  const std::string chain = chain_of(ranks.look());
+  CHECK(chain ==
+        "ranks 3, 4 wait for rank 2, which waits for rank 1, which waits for rank 0, "
+        "which has not begun an operation");
   const std::string text = to_text(ranks.look());
   CHECK(contains(text, "communicator \"training\" of 5 ranks"));
-  CHECK(contains(text, chains.front()));
+  CHECK(contains(text, chain));
   CHECK(contains(text, "all_reduce(float, sum, count 1000) by ring"));
 }
 
@@ -260,9 +266,7 @@ TEST_CASE("a rank that waits for a message from any rank waits, and ends a chain
   const Snapshot snapshot = ranks.look();
   CHECK(snapshot.ranks[1].doing == Doing::kWaiting);
   CHECK(snapshot.ranks[1].operation == "recv(float, count 10, tag 7) from any rank");
-  CHECK(
-      waiting_chains(snapshot) ==
-      std::vector<std::string>{"rank 2 waits for rank 1, which waits for a message from any rank"});
+  CHECK(chain_of(snapshot) == "rank 2 waits for rank 1, which waits for a message from any rank");
   const std::string text = to_text(snapshot);
   INFO(text);
   CHECK(contains(text, "    any  "));
@@ -275,9 +279,8 @@ TEST_CASE("a circle is called one") {
     ranks.post(rank, 1);
     ranks.wait(rank, (rank + 1) % 3);
   }
-  CHECK(waiting_chains(ranks.look()) ==
-        std::vector<std::string>{
-            "rank 0 waits for rank 1, which waits for rank 2, which waits for rank 0: a circle"});
+  CHECK(chain_of(ranks.look()) ==
+        "rank 0 waits for rank 1, which waits for rank 2, which waits for rank 0: a circle");
 }
 
 TEST_CASE("a circle over hosts is claimed only where all its waits were there at one time") {
@@ -294,18 +297,16 @@ TEST_CASE("a circle over hosts is claimed only where all its waits were there at
       ranks[rank].state(rank).heard_ns = base::now_ns() - age_ns;
       ranks[rank].state(rank).waiting_since_ns = base::now_ns() - age_ns - 1'500'000'000;
     }
-    return waiting_chains(ranks.look());
+    return chain_of(ranks.look());
   };
-  CHECK(aged(20'000'000) == std::vector<std::string>{words});
+  CHECK(aged(20'000'000) == words);
   // Rank 0 began to wait when the rows of the others were two minutes old.
-  CHECK(aged(120'000'000'000) ==
-        std::vector<std::string>{words + ", if all of this was so at one time"});
+  CHECK(aged(120'000'000'000) == words + ", if all of this was so at one time");
   // A rank that goes on while the rows are read is in no circle.
   aged(20'000'000);
   Snapshot snapshot = ranks.look();
   snapshot.ranks[0].is_steady = false;
-  CHECK(waiting_chains(snapshot) ==
-        std::vector<std::string>{words + ", if all of this was so at one time"});
+  CHECK(chain_of(snapshot) == words + ", if all of this was so at one time");
 }
 
 TEST_CASE("a board that changes while it is read has no steady rows") {
@@ -340,9 +341,8 @@ TEST_CASE("a rank of another host is shown as stopped where its agent says so") 
   const Snapshot snapshot = ranks.look();
   CHECK(snapshot.ranks[1].process == "stopped by a signal");
   CHECK_FALSE(snapshot.ranks[0].process == "stopped by a signal");
-  CHECK(waiting_chains(snapshot) ==
-        std::vector<std::string>{
-            "rank 0 waits for rank 1, which is stopped by a signal (pid 1073741824 on host bee)"});
+  CHECK(chain_of(snapshot) ==
+        "rank 0 waits for rank 1, which is stopped by a signal (pid 1073741824 on host bee)");
   ranks[1].state(1).process = 'x';  // a stranger's board
   CHECK(ranks.look().ranks[1].process.empty());
 }
