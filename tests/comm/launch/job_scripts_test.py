@@ -15,16 +15,21 @@ from hosts import TOOL, Hosts  # noqa: E402
 
 PERF = [f"{programs}/rondo-perf", "all_reduce", "-b", "8", "-e", "8K", "-n", "2", "-w", "1"]
 
-# What srun does for a step of four tasks on one node, in small.
-SRUN = """#!/bin/sh
-while [ "${1#--}" != "$1" ]; do shift; done
-export SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_TASKS_PER_NODE=4 SLURM_NODEID=0 SLURM_STEP_NODELIST=node1
+
+def write_srun(place, tasks, per_node, nodes, prefix=""):
+    """What srun does for a step of so many tasks, four on each node. `prefix` runs a program on the node SLURM_NODEID."""
+    srun = pathlib.Path(place) / "srun"
+    srun.write_text(f"""#!/bin/sh
+while [ "${{1#--}}" != "$1" ]; do shift; done
+export SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS={tasks} SLURM_STEP_TASKS_PER_NODE='{per_node}' SLURM_STEP_NODELIST='{nodes}'
 pids=
-for rank in 0 1 2 3; do
-  SLURM_PROCID=$rank SLURM_LOCALID=$rank "$@" & pids="$pids $!"
+for rank in $(seq 0 {tasks - 1}); do
+  export SLURM_PROCID=$rank SLURM_NODEID=$((rank / 4)) SLURM_LOCALID=$((rank % 4))
+  {prefix} "$@" & pids="$pids $!"
 done
 for pid in $pids; do wait "$pid" || exit 1; done
-"""
+""")
+    srun.chmod(0o755)
 
 
 def clean_environment():
@@ -40,9 +45,7 @@ def run(script, variables, path=os.environ["PATH"]):
 
 
 with tempfile.TemporaryDirectory() as place:
-    srun = pathlib.Path(place) / "srun"
-    srun.write_text(SRUN)
-    srun.chmod(0o755)
+    write_srun(place, 4, "4", "node1")
     run("slurm", {"SLURM_JOB_ID": str(os.getpid()), "SLURM_NTASKS": "4"}, f"{place}:{os.environ['PATH']}")
 
 if shutil.which("mpiexec"):
@@ -56,27 +59,13 @@ with tempfile.TemporaryDirectory() as place:
     run("pbs", {}, place)
 
 
-# As SRUN, for four tasks on each of the nodes h0 and h1.
-SRUN_ON_HOSTS = """#!/bin/sh
-while [ "${1#--}" != "$1" ]; do shift; done
-export SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=8 SLURM_STEP_TASKS_PER_NODE='4(x2)' SLURM_STEP_NODELIST='h[0-1]'
-pids=
-for rank in 0 1 2 3 4 5 6 7; do
-  SLURM_PROCID=$rank SLURM_NODEID=$((rank / 4)) SLURM_LOCALID=$((rank % 4)) TOOL on GROUP $((rank / 4)) "$@" & pids="$pids $!"
-done
-for pid in $pids; do wait "$pid" || exit 1; done
-"""
-
-
 def has_met(output):
     """The job has run, or its ranks have met and learned that they share no memory."""
     return "# Out of bounds values : 0 OK" in output or "is on the host of rank 0" in output
 
 
 def slurm_on_hosts(hosts, place):
-    srun = pathlib.Path(place) / "srun"
-    srun.write_text(SRUN_ON_HOSTS.replace("TOOL", TOOL).replace("GROUP", hosts.group))
-    srun.chmod(0o755)
+    write_srun(place, 8, "4(x2)", "h[0-1]", f"{TOOL} on {hosts.group} $SLURM_NODEID")
     job = subprocess.run([root / "scripts/jobs/slurm", *PERF], capture_output=True, text=True, timeout=100, env=clean_environment() | {
         "SLURM_JOB_ID": "77", "SLURM_NTASKS": "8", "PATH": f"{place}:{os.environ['PATH']}", "RONDO_BIN": programs})
     assert has_met(job.stdout + job.stderr), f"slurm on two hosts: {job.stdout}\n{job.stderr}"

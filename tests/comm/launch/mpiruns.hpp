@@ -7,69 +7,68 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <sstream>
 #include <string>
 #include <vector>
 
-#include "tests/harness/catch.hpp"
-#include "tests/harness/rank_group.hpp"
+#include "tests/comm/bootstrap/rondo_run_helpers.hpp"
 
 namespace rondo {
 
-using testing::run_program;
-
 /// What may not be there: a test can itself run under a launcher.
-inline const std::vector<std::string> kNoLauncher = {"RANK",
-                                                     "WORLD_SIZE",
-                                                     "RONDO_RENDEZVOUS",
-                                                     "OMPI_COMM_WORLD_RANK",
-                                                     "PMI_RANK",
-                                                     "PMIX_RANK",
-                                                     "PALS_RANKID",
-                                                     "SLURM_PROCID",
-                                                     "OMPI_ALLOW_RUN_AS_ROOT=1",
-                                                     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"};
+inline const Words kNoLauncher = {"RANK",
+                                  "WORLD_SIZE",
+                                  "RONDO_RENDEZVOUS",
+                                  "OMPI_COMM_WORLD_RANK",
+                                  "PMI_RANK",
+                                  "PMIX_RANK",
+                                  "PALS_RANKID",
+                                  "SLURM_PROCID",
+                                  "OMPI_ALLOW_RUN_AS_ROOT=1",
+                                  "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"};
 
 struct Mpirun {
   std::string path;
   bool is_open_mpi;
-};
 
-inline bool is_program(const std::string& path) { return access(path.c_str(), X_OK) == 0; }
+  /// Its flags for more ranks than CPUs, and for `variables` that its ranks are to get.
+  Words flags(const Words& variables = {}) const {
+    if (!is_open_mpi) return {};
+    Words all = {"--oversubscribe", "--bind-to", "none"};
+    for (const std::string& each : variables)
+      all = all + Words{"-x", each.substr(0, each.find('='))};
+    return all;
+  }
+};
 
 /// The launchers of this machine: those in PATH, those that scripts/compare has installed, those in
 /// RONDO_TEST_MPIRUNS.
 inline std::vector<Mpirun> find_mpiruns() {
-  std::vector<std::string> candidates;
-  const auto add_parts = [&](const char* list, const std::string& tail) {
-    std::istringstream parts(list == nullptr ? "" : list);
-    for (std::string part; std::getline(parts, part, ':');) candidates.push_back(part + tail);
+  const auto variable = [](const char* name, const std::string& otherwise) {
+    const char* const text = std::getenv(name);
+    return text != nullptr ? text : otherwise;
   };
+  Words candidates;
   for (const char* name : {"/mpirun", "/mpirun.openmpi", "/mpirun.mpich", "/mpiexec.hydra"}) {
-    add_parts(std::getenv("PATH"), name);
+    for (const std::string& folder : split(variable("PATH", ""), ':')) {
+      candidates.push_back(folder + name);
+    }
   }
-  const char* home = std::getenv("HOME");
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const std::string venv =
-      (cache != nullptr ? std::string(cache)
-                        : std::string(home == nullptr ? "" : home) + "/.cache") +
-      "/rondo/compare-venv";
-  for (const char* name : {"/openmpi", "/mpich"}) candidates.push_back(venv + name + "/bin/mpirun");
-  add_parts(std::getenv("RONDO_TEST_MPIRUNS"), "");
+  const std::string cache = variable("XDG_CACHE_HOME", variable("HOME", "") + "/.cache");
+  for (const char* name : {"/openmpi", "/mpich"}) {
+    candidates.push_back(cache + "/rondo/compare-venv" + name + "/bin/mpirun");
+  }
+  candidates = candidates + split(variable("RONDO_TEST_MPIRUNS", ""), ':');
 
   std::vector<Mpirun> found;
   std::vector<std::filesystem::path> seen;
   for (const std::string& path : candidates) {
-    if (!is_program(path)) continue;
+    if (access(path.c_str(), X_OK) != 0) continue;
     const auto real = std::filesystem::canonical(path);
-    if (std::find(seen.begin(), seen.end(), real) != seen.end()) continue;
+    if (std::ranges::find(seen, real) != seen.end()) continue;
     seen.push_back(real);
     const std::string version = run_program({path, "--version"}, kNoLauncher).out;
-    const bool is_open_mpi = version.find("Open MPI") != std::string::npos ||
-                             version.find("OpenRTE") != std::string::npos;
-    if (is_open_mpi || version.find("HYDRA") != std::string::npos) {
-      found.push_back({path, is_open_mpi});
-    }
+    const bool is_open_mpi = contains(version, "Open MPI") || contains(version, "OpenRTE");
+    if (is_open_mpi || contains(version, "HYDRA")) found.push_back({path, is_open_mpi});
   }
   return found;
 }
@@ -77,12 +76,29 @@ inline std::vector<Mpirun> find_mpiruns() {
 inline const std::vector<Mpirun>& mpiruns() {
   static const std::vector<Mpirun> found = find_mpiruns();
   for (const bool open_mpi : {true, false}) {
-    const bool there = std::any_of(found.begin(), found.end(), [&](const Mpirun& mpirun) {
-      return mpirun.is_open_mpi == open_mpi;
-    });
+    const bool there = std::ranges::any_of(
+        found, [&](const Mpirun& mpirun) { return mpirun.is_open_mpi == open_mpi; });
     if (!there) WARN("no mpirun of " << (open_mpi ? "Open MPI" : "MPICH") << " here: not tested");
   }
   return found;
+}
+
+inline size_t count(const std::string& text, const std::string& part) {
+  size_t found = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++found;
+  return found;
+}
+
+/// So many tables of rondo-perf, each from one job, with right results.
+inline void check_tables(const ProgramResult& ran, size_t tables = 1) {
+  check_ended(ran, {});
+  CHECK(count(ran.out, "# Out of bounds values : 0 OK") == tables);
+}
+
+inline void check_refused(const ProgramResult& ran, const Words& says) {
+  INFO(ran.out << ran.err);
+  CHECK(ran.exit_code != 0);
+  for (const std::string& part : says) CHECK(contains(ran.out + ran.err, part));
 }
 
 }  // namespace rondo
