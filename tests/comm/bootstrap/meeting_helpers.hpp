@@ -1,6 +1,7 @@
 // What several tests of the meeting need.
 #pragma once
 
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/types.h>
@@ -10,6 +11,7 @@
 #include <chrono>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "comm/bootstrap/bootstrap.hpp"
@@ -26,10 +28,12 @@ constexpr std::chrono::milliseconds kLong{30'000};
 constexpr std::chrono::milliseconds kMedium{3'000};
 constexpr std::chrono::milliseconds kShort{700};
 
-inline void expect_failure(const Status& status, Code code, const std::string& part) {
-  testing::expect(status.code() == code && status.message().find(part) != std::string::npos,
-                  "expected " + std::string(to_string(code)) + " with \"" + part + "\", got \"" +
-                      status.to_string() + "\"");
+inline void expect_failure(const Status& status, Code code, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) {
+    testing::expect(status.code() == code && status.message().find(part) != std::string::npos,
+                    "expected " + std::string(to_string(code)) + " with \"" + part + "\", got \"" +
+                        status.to_string() + "\"");
+  }
 }
 
 inline comm::Identity identity(int rank, int world_size, const testing::TempDirectory& place,
@@ -42,11 +46,23 @@ inline comm::Identity identity(int rank, int world_size, const testing::TempDire
           .secret = secret};
 }
 
+inline comm::Bootstrap must_meet(const comm::Identity& id,
+                                 std::chrono::milliseconds timeout = kLong,
+                                 const std::string& name = "world") {
+  auto met = comm::Bootstrap::meet(id, name, timeout);
+  testing::expect(met.ok(), met.status().to_string());
+  return std::move(*met);
+}
+
 /// This rank meets the others, and exchanges something with them.
 inline void meet(const comm::Identity& id) {
-  auto met = comm::Bootstrap::meet(id, "world", kLong);
-  testing::expect(met.ok(), met.status().to_string());
-  testing::expect(met->barrier().ok(), "barrier");
+  testing::expect(must_meet(id).barrier().ok(), "barrier");
+}
+
+/// This rank does not meet the others, and the error says all of `parts`.
+inline void expect_no_meeting(const comm::Identity& id, std::chrono::milliseconds timeout,
+                              Code code, const std::vector<std::string>& parts) {
+  expect_failure(comm::Bootstrap::meet(id, "world", timeout).status(), code, parts);
 }
 
 /// Leaves this process `count` descriptors of a limit of `limit`, as long as the result lives.
@@ -102,8 +118,7 @@ inline std::string hear_out(const transport::UniqueFd& fd) {
   return heard;
 }
 
-/// Rank 0 opens one for each rank of another process that it has let in: how a test knows who has
-/// come.
+/// Rank 0 opens one for each rank of another process that it has let in.
 inline int count_pidfds(pid_t pid) {
   int pidfds = 0;
   const std::string table = "/proc/" + std::to_string(pid) + "/fd";
@@ -113,6 +128,33 @@ inline int count_pidfds(pid_t pid) {
     if (target.find("pidfd") != std::string::npos) ++pidfds;
   }
   return pidfds;
+}
+
+/// Waits, in the test, for a condition that ranks of `gang` bring about.
+template <class Condition>
+void await_in(const testing::ForkGang& gang, const Condition& condition) {
+  while (!condition()) {
+    testing::expect(gang.seconds() < 30, "what is awaited does not happen");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the ranks need the CPUs
+  }
+}
+
+/// Until the gang's rank 0 has let so many others in.
+inline void await_guests(const testing::ForkGang& gang, int guests) {
+  await_in(gang, [&] { return count_pidfds(gang.pid(0)) == guests; });
+}
+
+inline void tell_all(testing::ForkGang& gang, std::initializer_list<int> ranks,
+                     const std::string& word) {
+  for (const int rank : ranks) gang.tell(rank, word);
+}
+
+/// All but the victim, which SIGKILL has ended, are ok.
+inline void require_others_ok(testing::ForkGang& gang, int victim) {
+  auto results = gang.join();
+  testing::expect(results[static_cast<size_t>(victim)].signal == SIGKILL, "the victim's end");
+  results.erase(results.begin() + victim);
+  testing::require_all_ok(results);
 }
 
 }  // namespace rondo

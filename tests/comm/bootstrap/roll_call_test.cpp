@@ -26,31 +26,36 @@ std::vector<comm::ListeningPort> open_ports(int ranks) {
 }
 
 /// Each rank leads at its own place. `next`: the roll call of what is undecided there, or nothing.
-Result<std::optional<comm::Muster>> call_roll(const std::string& name, int rank,
-                                              const std::vector<comm::ListeningPort>& ports,
-                                              const std::string& next = "") {
+std::optional<comm::Muster> call_roll(const std::string& name, int rank,
+                                      const std::vector<comm::ListeningPort>& ports,
+                                      const std::string& next = "") {
   std::vector<bool> is_late(ports.size());
-  const std::string own = "tcp://127.0.0.1:";
-  return comm::call_roll({.identity = {.rank = rank,
-                                       .world_size = static_cast<int>(ports.size()),
-                                       .rendezvous = "tcp://127.0.0.1:1",
-                                       .secret = "s3cret",
-                                       .listening = ports[static_cast<size_t>(rank)].socket},
-                          .name = name,
-                          .patience = kLong,
-                          .began = std::chrono::steady_clock::now(),
-                          .place =
-                              [&ports, own](int leader) {
-                                return own +
-                                       std::to_string(ports[static_cast<size_t>(leader)].port);
-                              },
-                          .has_ended = [](int) { return false; },
-                          .is_lost = [](int) { return false; },
-                          .is_unseen = [](int) { return true; },
-                          .exists = [] { return false; },
-                          .next = [next] { return next; },
-                          .interrupt = [] { return Status(); },
-                          .is_late = is_late});
+  const auto place = [&ports](int leader) {
+    return "tcp://127.0.0.1:" + std::to_string(ports[static_cast<size_t>(leader)].port);
+  };
+  auto called = comm::call_roll({.identity = {.rank = rank,
+                                              .world_size = static_cast<int>(ports.size()),
+                                              .rendezvous = "tcp://127.0.0.1:1",
+                                              .secret = "s3cret",
+                                              .listening = ports[static_cast<size_t>(rank)].socket},
+                                 .name = name,
+                                 .patience = kLong,
+                                 .began = std::chrono::steady_clock::now(),
+                                 .place = place,
+                                 .has_ended = [](int) { return false; },
+                                 .is_lost = [](int) { return false; },
+                                 .is_unseen = [](int) { return true; },
+                                 .exists = [] { return false; },
+                                 .next = [next] { return next; },
+                                 .interrupt = [] { return Status(); },
+                                 .is_late = is_late});
+  expect(called.ok(), called.status().to_string());
+  return std::move(*called);
+}
+
+void expect_all_in(const std::optional<comm::Muster>& muster, size_t ranks) {
+  expect(muster.has_value(), "no decision");
+  expect_eq(muster->members.size(), ranks, "members");
 }
 
 }  // namespace
@@ -62,14 +67,10 @@ TEST_CASE("ranks that do not know whether a communicator exists meet those that 
     const auto ports = open_ports(kRanks);
     testing::require_all_ok(testing::run_ranks(testing::How::kThreads, kRanks, [&](int rank) {
       if ((undecided >> rank & 1) != 0) {
-        auto before = call_roll("before", rank, ports, "after");
-        expect(before.ok(), before.status().to_string());
-        expect(!*before, "there was a decision without ranks that have gone on");
+        expect(!call_roll("before", rank, ports, "after"),
+               "there was a decision without ranks that have gone on");
       }
-      auto after = call_roll("after", rank, ports);
-      expect(after.ok(), after.status().to_string());
-      expect(after->has_value(), "no decision");
-      expect_eq((*after)->members.size(), size_t{kRanks}, "members");
+      expect_all_in(call_roll("after", rank, ports), kRanks);
     }));
   }
 }
@@ -77,11 +78,7 @@ TEST_CASE("ranks that do not know whether a communicator exists meet those that 
 TEST_CASE("a roll call is not disturbed by one of another communicator at its place") {
   const auto ports = open_ports(2);
   testing::require_all_ok(testing::run_ranks(testing::How::kThreads, 4, [&](int thread) {
-    const std::string name = thread < 2 ? "one" : "another";
-    auto muster = call_roll(name, thread % 2, ports);
-    expect(muster.ok(), muster.status().to_string());
-    expect(muster->has_value(), "no decision");
-    expect_eq((*muster)->members.size(), size_t{2}, "members");
+    expect_all_in(call_roll(thread < 2 ? "one" : "another", thread % 2, ports), 2);
   }));
 }
 

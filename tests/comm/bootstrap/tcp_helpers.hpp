@@ -13,15 +13,21 @@
 
 namespace rondo {
 
+/// `port` of an IPv4 address of this host.
+inline sockaddr_in at_port(const char* address, int port) {
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  testing::expect(inet_pton(AF_INET, address, &at.sin_addr) == 1, address);
+  at.sin_port = htons(static_cast<uint16_t>(port));
+  return at;
+}
+
 /// A listening socket on a port of 127.0.0.1 that the kernel chose, or on `port`.
 inline transport::UniqueFd listen_on_loopback(int& port) {
   transport::UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;  // rank 0 may listen there next
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<uint16_t>(port));
+  sockaddr_in address = at_port("127.0.0.1", port);
   socklen_t size = sizeof address;
   auto* any = reinterpret_cast<sockaddr*>(&address);
   testing::expect(bind(fd.get(), any, size) == 0 && listen(fd.get(), 8) == 0 &&
@@ -40,19 +46,36 @@ inline transport::UniqueFd accept_one(const transport::UniqueFd& listener) {
   return fd;
 }
 
+/// A connection to `port`; nothing while nobody listens. `source`: another address of this host. Not
+/// 127.0.0.1: from the very port the connection would be one to itself.
+inline transport::UniqueFd connect_once(int port, const char* source = nullptr) {
+  transport::UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const auto at = [](const sockaddr_in& address) {
+    return reinterpret_cast<const sockaddr*>(&address);
+  };
+  const sockaddr_in to = at_port("127.0.0.1", port);
+  if (source != nullptr) {
+    const sockaddr_in from = at_port(source, 0);
+    testing::expect(bind(fd.get(), at(from), sizeof from) == 0, source);
+  }
+  if (connect(fd.get(), at(to), sizeof to) != 0) fd.reset();
+  return fd;
+}
+
 /// A connection to whoever listens at `port`, as soon as somebody does.
 inline transport::UniqueFd connect_to_loopback(int port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  transport::UniqueFd fd;
   const auto until = std::chrono::steady_clock::now() + kLong;
-  do {
+  while (true) {
+    transport::UniqueFd fd = connect_once(port);
+    if (fd.valid()) return fd;
     testing::expect(std::chrono::steady_clock::now() < until, "nobody listens");
-    fd.reset(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  } while (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0);
-  return fd;
+  }
+}
+
+/// Closes with a reset, as some scanners do.
+inline void reset_connection(transport::UniqueFd fd) {
+  const linger at_once{1, 0};
+  setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
 }
 
 /// A port at which no process listens.

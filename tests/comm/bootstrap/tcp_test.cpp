@@ -1,24 +1,15 @@
 // Ranks that share no directory: the meeting over TCP, who is kept out of it, and what everybody
 // learns when it fails.
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/mount.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
-#include <random>
 #include <thread>
 
 #include "comm/bootstrap/bootstrap.hpp"
@@ -29,6 +20,7 @@
 #include "tests/comm/bootstrap/tcp_helpers.hpp"
 #include "tests/harness/catch.hpp"
 #include "tests/harness/container.hpp"
+#include "tests/harness/contains.hpp"
 #include "tests/harness/rank_group.hpp"
 
 namespace rondo {
@@ -37,7 +29,6 @@ namespace {
 using comm::Bootstrap;
 using comm::Hello;
 using comm::Identity;
-using std::chrono::milliseconds;
 using testing::expect;
 using testing::expect_eq;
 using testing::ForkGang;
@@ -68,24 +59,21 @@ struct Caller {
 };
 
 void meet_and_exchange(const Identity& id, const std::string& name = "world") {
-  auto met = Bootstrap::meet(id, name, kLong);
-  expect(met.ok(), met.status().to_string());
-  auto blobs = met->all_gather(name + std::to_string(id.rank));
+  Bootstrap met = must_meet(id, kLong, name);
+  auto blobs = met.all_gather(name + std::to_string(id.rank));
   expect(blobs.ok(), blobs.status().to_string());
-  for (int i = 0; i < id.world_size; ++i) {
-    expect_eq((*blobs)[static_cast<size_t>(i)], name + std::to_string(i), "blob");
-  }
   // Descriptors go over the unix socket that the ranks have agreed on.
   UniqueFd own(open("/dev/null", O_RDWR | O_CLOEXEC));
-  auto fds = met->all_gather_fds(own.get());
+  auto fds = met.all_gather_fds(own.get());
   expect(fds.ok(), fds.status().to_string());
   for (int i = 0; i < id.world_size; ++i) {
-    expect_eq((*fds)[static_cast<size_t>(i)].valid(), i != id.rank, "descriptor");
-    const comm::Peer& peer = met->peers()[static_cast<size_t>(i)];
-    expect_eq(peer.pidfd.valid(), !peer.same_process, "pidfd");
+    const auto at = static_cast<size_t>(i);
+    expect_eq((*blobs)[at], name + std::to_string(i), "blob");
+    expect_eq((*fds)[at].valid(), i != id.rank, "descriptor");
+    expect_eq(met.peers()[at].pidfd.valid(), !met.peers()[at].same_process, "pidfd");
   }
-  expect_eq(met->find_dead(), -1, "nobody is dead");
-  expect(met->barrier().ok(), "barrier");
+  expect_eq(met.find_dead(), -1, "nobody is dead");
+  expect(met.barrier().ok(), "barrier");
 }
 
 TEST_CASE("ranks meet over TCP and pass descriptors", "[tcp]") {
@@ -134,18 +122,17 @@ TEST_CASE("ranks in containers of their own see each other live and die", "[tcp]
   ForkGang gang(3, [&](int rank, Link& link) {
     in_container([&] {
       expect_eq(getpid(), 1, "every rank is pid 1 to itself");
-      auto met = Bootstrap::meet(tcp_identity(rank, 3, port), "world", kLong);
-      expect(met.ok(), met.status().to_string());
+      Bootstrap met = must_meet(tcp_identity(rank, 3, port));
       for (int i = 0; i < 3; ++i) {
-        const comm::Peer& peer = met->peers()[static_cast<size_t>(i)];
+        const comm::Peer& peer = met.peers()[static_cast<size_t>(i)];
         expect_eq(peer.same_process, i == rank, "same process");
         expect_eq(peer.pidfd.valid(), i != rank, "pidfd");
       }
-      expect(met->barrier().ok(), "barrier");
+      expect(met.barrier().ok(), "barrier");
       if (rank == 2) return;  // its end is what the others wait for
-      pollfd ended{met->peers()[2].pidfd.get(), POLLIN, 0};
+      pollfd ended{met.peers()[2].pidfd.get(), POLLIN, 0};
       expect(poll(&ended, 1, 30'000) == 1, "rank 2 does not end");
-      expect_eq(met->find_dead(2), 2, "find_dead");
+      expect_eq(met.find_dead(2), 2, "find_dead");
       link.announce("seen");
     });
   });
@@ -169,105 +156,87 @@ TEST_CASE("rank 0 warns of a short secret where others can listen, once", "[tcp]
 }
 
 TEST_CASE("without a secret nobody listens where others can come", "[tcp]") {
-  for (int rank : {0, 1}) {
-    for (const char* host : {"0.0.0.0", "[::]", "203.0.113.7"}) {
-      auto met = Bootstrap::meet(tcp_identity(rank, 2, 29501, "", host), "world", kShort);
-      INFO(met.status().to_string());
-      REQUIRE(met.status().code() == Code::kInvalidArgument);
-      REQUIRE(met.status().message().find("has no secret") != std::string::npos);
-      REQUIRE(met.status().message().find(host) != std::string::npos);
+  for (const std::string host : {"0.0.0.0", "[::]", "203.0.113.7"}) {
+    for (int rank : {0, 1}) {
+      expect_no_meeting(tcp_identity(rank, 2, 29501, "", host), kShort, Code::kInvalidArgument,
+                        {"has no secret", host});
     }
   }
-  auto met = Bootstrap::meet(tcp_identity(0, 2, 29501, "s3cret", "203.0.113.7"), "world", kShort);
-  INFO(met.status().to_string());
-  REQUIRE(met.status().code() == Code::kInvalidArgument);
-  REQUIRE(met.status().message().find("no address of this host") != std::string::npos);
-}
-
-TEST_CASE("a scheme that is none is no directory", "[tcp]") {
-  Identity id = tcp_identity(0, 2, 1);
-  id.rendezvous = "tpc://127.0.0.1:29501";
-  const auto met = Bootstrap::meet(id, "world", kShort);
-  REQUIRE(met.status().code() == Code::kInvalidArgument);
-  REQUIRE(met.status().message().find("tcp://HOST:PORT") != std::string::npos);
+  expect_no_meeting(tcp_identity(0, 2, 29501, "s3cret", "203.0.113.7"), kShort,
+                    Code::kInvalidArgument, {"no address of this host"});
 }
 
 TEST_CASE("addresses that are none are refused", "[tcp]") {
+  const auto check_refused = [](const std::string& address, const std::string& part) {
+    Identity id = tcp_identity(0, 2, 1);
+    id.rendezvous = address;
+    expect_no_meeting(id, kShort, Code::kInvalidArgument, {part});
+  };
   for (const char* address :
        {"tcp://", "tcp://127.0.0.1", "tcp://127.0.0.1:", "tcp://127.0.0.1:0",
         "tcp://127.0.0.1:70000", "tcp://127.0.0.1:ssh", "tcp://:29501", "tcp://::1:29501"}) {
-    Identity id = tcp_identity(0, 2, 1);
-    id.rendezvous = address;
-    auto met = Bootstrap::meet(id, "world", kShort);
-    INFO(met.status().to_string());
-    REQUIRE(met.status().code() == Code::kInvalidArgument);
-    REQUIRE(met.status().message().find(address) != std::string::npos);
+    check_refused(address, address);
   }
+  check_refused("tpc://127.0.0.1:29501", "tcp://HOST:PORT");
 }
 
 TEST_CASE("over TCP, too, missing ranks are named", "[tcp]") {
   const int port = free_port();
   testing::require_all_ok(testing::run_ranks(How::kForks, 2, [&](int rank) {
-    auto met = Bootstrap::meet(tcp_identity(rank, 4, port), "world", kMedium);
-    expect_failure(met.status(), Code::kBootstrap, "ranks 2 and 3 of 4 did not come within 3 s;");
-    expect_failure(met.status(), Code::kBootstrap, "tcp://127.0.0.1:" + std::to_string(port));
-    expect_failure(met.status(), Code::kBootstrap, "127.0.0.1 here, which no other host reaches");
+    expect_no_meeting(
+        tcp_identity(rank, 4, port), kMedium, Code::kBootstrap,
+        {"ranks 2 and 3 of 4 did not come within 3 s;", "tcp://127.0.0.1:" + std::to_string(port),
+         "127.0.0.1 here, which no other host reaches"});
   }));
-  auto met = Bootstrap::meet(tcp_identity(1, 2, port), "world", kShort);
-  REQUIRE(met.status().code() == Code::kBootstrap);
-  REQUIRE(met.status().message().find("rank 0 of 2 did not come within 0.7 s") !=
-          std::string::npos);
+  expect_no_meeting(tcp_identity(1, 2, port), kShort, Code::kBootstrap,
+                    {"rank 0 of 2 did not come within 0.7 s"});
 }
 
-/// Rank 1 of `size` ranks has been let in, as a caller that the test holds.
+/// Rank 1 of `size` ranks, which has been let in, as a caller that the test holds.
 struct RankOne : Caller {
-  RankOne(int port, uint32_t size) : Caller(port), hello(good_hello(1, size, challenge)) {
-    answer = call(hello);
+  RankOne(int port, uint32_t size) : Caller(port) {
+    REQUIRE(call(good_hello(1, size, challenge)).kind == comm::FrameKind::kProof);
   }
-  Hello hello;
-  comm::Frame answer;
 };
 
 TEST_CASE("over TCP a rank given twice is named on every rank", "[tcp]") {
   for (int twice : {0, 1}) {
     const int port = free_port();
+    const std::string named = "rank " + std::to_string(twice) + " was given twice: to pid ";
     ForkGang gang(2, [&](int i, Link& link) {
       if (i == 1) link.await("go");
-      auto met = Bootstrap::meet(tcp_identity(i == 1 ? twice : 0, 3, port), "world", kLong);
-      expect_failure(met.status(), Code::kBootstrap,
-                     "rank " + std::to_string(twice) + " was given twice: to pid ");
+      expect_no_meeting(tcp_identity(i == 1 ? twice : 0, 3, port), kLong, Code::kBootstrap,
+                        {named});
     });
     RankOne one(port, 3);
-    REQUIRE(one.answer.kind == comm::FrameKind::kProof);
     gang.tell(1, "go");
     testing::require_all_ok(gang.join());
-    REQUIRE(hear_out(one.fd).find("was given twice") != std::string::npos);
+    REQUIRE_THAT(hear_out(one.fd), testing::contains(named));
   }
 }
 
 TEST_CASE("over TCP ranks that disagree about the world's size all hear of it", "[tcp]") {
   const int port = free_port();
+  const std::string named = "says that there are 5 ranks, rank 0 says 4";
   ForkGang gang(2, [&](int i, Link& link) {
     if (i == 1) link.await("go");
-    auto met = Bootstrap::meet(tcp_identity(2 * i, i == 1 ? 5 : 4, port), "world", kLong);
-    expect_failure(met.status(), Code::kBootstrap, "says that there are 5 ranks, rank 0 says 4");
+    expect_no_meeting(tcp_identity(2 * i, i == 1 ? 5 : 4, port), kLong, Code::kBootstrap, {named});
   });
   RankOne one(port, 4);
   gang.tell(1, "go");
   testing::require_all_ok(gang.join());
-  REQUIRE(hear_out(one.fd).find("says that there are 5 ranks") != std::string::npos);
+  REQUIRE_THAT(hear_out(one.fd), testing::contains(named));
 }
 
 TEST_CASE("another secret, a recorded hello and a changed one stay outside", "[tcp]") {
   const int port = free_port();
   ForkGang gang(3, [&](int i, Link& link) {
     if (i == 2) {
-      auto met = Bootstrap::meet(tcp_identity(1, 2, port, "guess"), "world", kLong);
-      expect_failure(met.status(), Code::kBootstrap, "another secret");
-      met = Bootstrap::meet(tcp_identity(1, 2, port, ""), "world", kLong);
-      expect_failure(met.status(), Code::kBootstrap, "another secret");
-      link.announce("refused");
-      return;
+      for (const char* secret : {"guess", ""}) {
+        expect_no_meeting(tcp_identity(1, 2, port, secret), kLong, Code::kBootstrap,
+                          {"another secret"});
+      }
+      return link.announce("refused");
     }
     if (i == 1) link.await("go");
     meet_and_exchange(tcp_identity(i, 2, port));
@@ -275,7 +244,7 @@ TEST_CASE("another secret, a recorded hello and a changed one stay outside", "[t
   gang.await(2, "refused");
   const auto refused = [&](const comm::Frame& frame) {
     REQUIRE(frame.kind == comm::FrameKind::kError);
-    REQUIRE(frame.payload.find("another secret") != std::string::npos);
+    REQUIRE_THAT(frame.payload, testing::contains("another secret"));
   };
   Caller first(port), second(port), third(port);
   refused(second.call(good_hello(1, 2, first.challenge)));
@@ -295,41 +264,15 @@ TEST_CASE("rank 0 tells at the end of its wait who came with another secret", "[
     const Identity id =
         over_tcp ? tcp_identity(i % 2, 2, port, secret) : identity(i % 2, 2, place, secret);
     if (i % 2 == 1) {
-      return expect_failure(Bootstrap::meet(id, "world", kLong).status(), Code::kBootstrap,
-                            "rank 0 has another secret than this rank");
+      return expect_no_meeting(id, kLong, Code::kBootstrap,
+                               {"rank 0 has another secret than this rank"});
     }
-    const Status status = Bootstrap::meet(id, "world", kMedium).status();
-    expect_failure(status, Code::kBootstrap, "rank 1 of 2 did not come within 3 s;");
-    expect_failure(status, Code::kBootstrap,
-                   " that called itself rank 1 and has another secret: RONDO_SECRET ");
-    expect_failure(status, Code::kBootstrap,
-                   over_tcp ? " connections, the last one from 127.0.0.1:"
-                            : " connections, the last one (pid ");
+    expect_no_meeting(id, kMedium, Code::kBootstrap,
+                      {"rank 1 of 2 did not come within 3 s;",
+                       " that called itself rank 1 and has another secret: RONDO_SECRET ",
+                       over_tcp ? " connections, the last one from 127.0.0.1:"
+                                : " connections, the last one (pid "});
   });
-  testing::require_all_ok(gang.join());
-}
-
-TEST_CASE("garbage, scanners and slow callers do not stop a job", "[tcp]") {
-  const int port = free_port();
-  ForkGang gang(3, [&](int i, Link& link) {
-    if (i == 1) link.await("go");
-    (void)link;
-    meet_and_exchange(tcp_identity(i, 3, port));
-  });
-  std::mt19937 random(5);
-  std::vector<Caller> held;
-  for (int k = 0; k < 200; ++k) {
-    Caller caller(port);
-    const Hello hello = good_hello(1, 3, caller.challenge);
-    std::string noise(1 + random() % 4096, '\0');
-    for (char& c : noise) c = static_cast<char>(random());
-    const std::string request = "GET / HTTP/1.1\r\n\r\n";
-    if (k % 4 == 0) send_bytes(caller.fd, noise.data(), noise.size());
-    if (k % 4 == 1) send_bytes(caller.fd, request.data(), request.size());
-    if (k % 4 == 2) send_bytes(caller.fd, &hello, random() % sizeof hello);
-    if (k % 2 == 0) held.push_back(std::move(caller));  // never says the rest, never leaves
-  }
-  gang.tell(1, "go");
   testing::require_all_ok(gang.join());
 }
 
@@ -343,8 +286,7 @@ TEST_CASE("strangers that take rank 0's last descriptors do not stop a job", "[t
   });
   std::vector<Caller> held;
   for (int k = 0; k < 60; ++k) held.emplace_back(port);
-  gang.tell(1, "go");
-  gang.tell(2, "go");
+  tell_all(gang, {1, 2}, "go");
   testing::require_all_ok(gang.join());
 }
 
@@ -353,22 +295,20 @@ TEST_CASE("rank 0 without a descriptor for another rank says so to those who hav
   ForkGang gang(1, [&](int, Link&) {
     // A listening socket, and one guest.
     const std::vector<UniqueFd> ballast = take_descriptors(256, 2);
-    auto met = Bootstrap::meet(tcp_identity(0, 3, port), "world", kLong);
-    expect_failure(met.status(), Code::kResourceExhausted, "cannot accept another rank");
-    expect_failure(met.status(), Code::kResourceExhausted, "RLIMIT_NOFILE is 256");
+    expect_no_meeting(tcp_identity(0, 3, port), kLong, Code::kResourceExhausted,
+                      {"cannot accept another rank", "RLIMIT_NOFILE is 256"});
   });
   RankOne one(port, 3);
-  REQUIRE(one.answer.kind == comm::FrameKind::kProof);
   UniqueFd another(connect_to_loopback(port));
   testing::require_all_ok(gang.join());
-  REQUIRE(hear_out(one.fd).find("RLIMIT_NOFILE is 256") != std::string::npos);
+  REQUIRE_THAT(hear_out(one.fd), testing::contains("RLIMIT_NOFILE is 256"));
 }
 
 TEST_CASE("a rank without a descriptor says that, not that it is on another host", "[tcp]") {
   testing::require_all_ok(testing::run_ranks(How::kForks, 1, [](int) {
     const std::vector<UniqueFd> ballast = take_descriptors(256, 0);
     expect_failure(comm::RankHost::here(0).status(), Code::kResourceExhausted,
-                   "RLIMIT_NOFILE is 256");
+                   {"RLIMIT_NOFILE is 256"});
   }));
 }
 
@@ -406,32 +346,24 @@ TEST_CASE("over TCP a rank that ends while the ranks meet is named", "[tcp]") {
   const int port = free_port();
   const std::string named = "rank 1 (pid " + std::to_string(getpid()) + ") ended while";
   ForkGang gang(1, [&](int, Link&) {
-    auto met = Bootstrap::meet(tcp_identity(0, 4, port), "world", kLong);
-    expect_failure(met.status(), Code::kPeerDied, named);
+    expect_no_meeting(tcp_identity(0, 4, port), kLong, Code::kPeerDied, {named});
   });
   Caller two(port);
   REQUIRE(two.call(good_hello(2, 4, two.challenge)).kind == comm::FrameKind::kProof);
-  {
-    RankOne one(port, 4);
-    REQUIRE(one.answer.kind == comm::FrameKind::kProof);
-  }
+  { const RankOne one(port, 4); }
   testing::require_all_ok(gang.join());
-  REQUIRE(hear_out(two.fd).find(named) != std::string::npos);
+  REQUIRE_THAT(hear_out(two.fd), testing::contains(named));
 }
 
 TEST_CASE("over TCP a connection that is reset while the ranks meet proves no end", "[tcp]") {
   const int port = free_port();
-  const std::string named = "no connection to rank 1 (pid " + std::to_string(getpid()) +
-                            ") while the ranks were meeting: the connection was reset";
-  ForkGang gang(1, [&](int, Link&) {
-    auto met = Bootstrap::meet(tcp_identity(0, 3, port), "world", kLong);
-    expect_failure(met.status(), Code::kPeerDied, named);
+  ForkGang gang(1, [&, pid = std::to_string(getpid())](int, Link&) {
+    expect_no_meeting(tcp_identity(0, 3, port), kLong, Code::kPeerDied,
+                      {"no connection to rank 1 (pid " + pid +
+                       ") while the ranks were meeting: the connection was reset"});
   });
   RankOne one(port, 3);
-  REQUIRE(one.answer.kind == comm::FrameKind::kProof);
-  const linger at_once{1, 0};
-  REQUIRE(setsockopt(one.fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once) == 0);
-  one.fd.reset();
+  reset_connection(std::move(one.fd));
   testing::require_all_ok(gang.join());
 }
 
@@ -460,14 +392,7 @@ TEST_CASE("a child that is forked while ranks meet does not keep the port open",
   gang.kill(0, SIGKILL);
   pollfd ended{rank.get(), POLLIN, 0};
   REQUIRE(poll(&ended, 1, 30'000) == 1);
-  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  const int refused =
-      connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 ? 0 : errno;
-  CHECK(refused == ECONNREFUSED);
+  CHECK_FALSE(connect_once(port).valid());
   kill(child, SIGKILL);
   close(ends[0]);
   (void)gang.join();
@@ -494,7 +419,7 @@ TEST_CASE("ranks share a host that have one kernel and one network namespace", "
   REQUIRE(check({here, of_another}).ok());
   const Status refused = check({here, of_another, contained});
   REQUIRE(refused.code() == Code::kUnavailable);
-  REQUIRE(refused.message().find("rank 2 runs as uid") != std::string::npos);
+  REQUIRE_THAT(refused.message(), testing::contains("rank 2 runs as uid"));
 }
 
 /// Rank `rank` of hosts 0, 0, 1 in turn.
@@ -507,28 +432,27 @@ TEST_CASE("ranks of several hosts exchange blobs with all, and descriptors on th
   const int port = free_port();
   comm::pretend_host = pretend_three_on_two_hosts;
   testing::require_all_ok(testing::run_ranks(How::kForks, 6, [&](int rank) {
-    auto met = Bootstrap::meet(tcp_identity(rank, 6, port), "world", kLong);
-    expect(met.ok(), met.status().to_string());
-    expect(met->hosts() == base::HostMap({0, 0, 1, 0, 0, 1}), "hosts");
-    auto blobs = met->all_gather("of " + std::to_string(rank));
+    Bootstrap met = must_meet(tcp_identity(rank, 6, port));
+    expect(met.hosts() == base::HostMap({0, 0, 1, 0, 0, 1}), "hosts");
+    auto blobs = met.all_gather("of " + std::to_string(rank));
     expect(blobs.ok() && blobs->size() == 6 && (*blobs)[5] == "of 5", blobs.status().to_string());
     const UniqueFd own(memfd_create(std::to_string(rank).c_str(), MFD_CLOEXEC));
-    auto fds = met->all_gather_fds(own.get());
+    auto fds = met.all_gather_fds(own.get());
     expect(fds.ok(), fds.status().to_string());
-    const auto members = met->hosts().ranks_on(met->hosts().host_of(rank));
+    const auto members = met.hosts().ranks_on(met.hosts().host_of(rank));
     expect_eq(fds->size(), members.size(), "descriptors");
     for (size_t local = 0; local < members.size(); ++local) {
       const bool is_own = members[local] == rank;
       expect_eq((*fds)[local].valid(), !is_own, "descriptor of each other rank of the host");
-      const bool has_pidfd = met->peers()[static_cast<size_t>(members[local])].pidfd.valid();
+      const bool has_pidfd = met.peers()[static_cast<size_t>(members[local])].pidfd.valid();
       expect_eq(has_pidfd, !is_own, "pidfd of each other rank of the host");
     }
-    auto first = met->broadcast_fd(met->is_first_on_host() ? own.get() : -1);
-    expect(first.ok() && first->valid() != met->is_first_on_host(), first.status().to_string());
-    expect(met->barrier().ok(), "barrier");
-    const size_t lines = met->take_control().size();
-    expect_eq(lines, rank == 0 || rank == 2 ? size_t{1} : size_t{0}, "control connections");
-    expect(met->meeting_place(5).starts_with("tcp://127.0.0.1:"), met->meeting_place(5));
+    auto first = met.broadcast_fd(met.is_first_on_host() ? own.get() : -1);
+    expect(first.ok() && first->valid() != met.is_first_on_host(), first.status().to_string());
+    expect(met.barrier().ok(), "barrier");
+    expect_eq(met.take_control().size(), rank == 0 || rank == 2 ? size_t{1} : size_t{0},
+              "control connections");
+    expect(met.meeting_place(5).starts_with("tcp://127.0.0.1:"), met.meeting_place(5));
   }));
   comm::pretend_host = nullptr;
 }
@@ -542,7 +466,7 @@ TEST_CASE("a failure on one of several hosts reaches all, with the rank's own nu
     if (rank == 5 && status.ok()) met->fail(Status(Code::kSystem, "no luck"));
     if (status.ok()) status = met->all_gather_fds(-1).status();
     if (status.ok()) status = met->barrier();
-    expect_failure(status, Code::kSystem, rank == 5 ? "no luck" : "rank 5: no luck");
+    expect_failure(status, Code::kSystem, {rank == 5 ? "no luck" : "rank 5: no luck"});
   }));
   comm::pretend_host = nullptr;
 }
@@ -555,9 +479,8 @@ TEST_CASE("ranks of two users meet over TCP to learn that they cannot share", "[
   const int port = free_port();
   testing::require_all_ok(testing::run_ranks(How::kForks, 3, [&](int rank) {
     if (rank == 1) expect(setuid(65534) == 0, "setuid");
-    auto met = Bootstrap::meet(tcp_identity(rank, 3, port), "world", kLong);
-    expect_failure(met.status(), Code::kUnavailable,
-                   "rank 1 runs as uid 65534 and rank 0 as uid 0");
+    expect_no_meeting(tcp_identity(rank, 3, port), kLong, Code::kUnavailable,
+                      {"rank 1 runs as uid 65534 and rank 0 as uid 0"});
   }));
 }
 
