@@ -102,6 +102,19 @@ void HostsGang::await_all(const std::string& event) {
   }
 }
 
+int64_t HostsGang::begin() {
+  await_all("met");
+  const int64_t at_ns = now_ns();
+  for (int rank = 0; rank < size(); ++rank) ranks_->tell(rank, "go");
+  return at_ns;
+}
+
+int64_t HostsGang::signal(int rank, int signal) {
+  const int64_t at_ns = now_ns();
+  ranks_->kill(rank, signal);
+  return at_ns;
+}
+
 double HostsGang::check(int64_t fault_ns, const Wanted& wanted) {
   std::vector<int> ending = wanted.survivors;
   ending.insert(ending.end(), wanted.ends_too.begin(), wanted.ends_too.end());
@@ -139,6 +152,7 @@ double HostsGang::check(int64_t fault_ns, const Wanted& wanted) {
     CHECK(took < wanted.within_s + kBusyS);
     longest = std::max(longest, took);
   }
+  show_time(wanted.row, longest);
   return longest;
 }
 

@@ -45,6 +45,16 @@ std::shared_ptr<T> shared_array(size_t count) {
 using Placement = std::vector<int>;
 inline const Placement kFour{0, 0, 1, 1};
 
+/// The ranks from 0 to `size` - 1 without one.
+inline std::vector<int> all_but(int left_out, int size = 4) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    if (rank != left_out) ranks.push_back(rank);
+  }
+  return ranks;
+}
+inline const std::vector<int> kAllFour = all_but(-1);
+
 /// A communicator over hosts, one process for each rank. The body's status is the rank's outcome.
 /// Thread rule: the test's thread.
 class HostsGang {
@@ -66,11 +76,16 @@ class HostsGang {
   ForkGang& ranks() { return *ranks_; }
   /// Waits until all ranks have announced `event`.
   void await_all(const std::string& event);
+  /// Waits until all ranks have announced "met", tells them "go", and returns when.
+  int64_t begin();
+  /// Returns when it has sent it.
+  int64_t signal(int rank, int signal);
   /// Valid once the rank has ended, or has announced that it has one.
   const Outcome& outcome(int rank) const { return outcomes_.get()[rank]; }
 
   /// What survivors of a fault must show.
   struct Wanted {
+    std::string row;  // printed with the longest time to an error
     std::vector<int> survivors;
     std::vector<Code> codes;            // one of them, the same on all
     std::vector<std::string> says{};    // every text contains all of them,
@@ -96,7 +111,7 @@ void require_all_fine(HostsGang& gang);
 
 int64_t now_ns();
 
-/// Prints the longest time to the error of a row of the table in the README.
+/// Prints how long something took.
 void show_time(const std::string& row, double seconds);
 
 }  // namespace rondo::testing

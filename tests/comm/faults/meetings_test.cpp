@@ -17,18 +17,13 @@
 namespace rondo::testing {
 namespace {
 
-const std::vector<int> kRanksOfFour{0, 1, 2, 3};
-
-Config with_deadline() {
+/// Four ranks that do no more than this; their bootstrap deadline is 1.5 s.
+HostsGang come(const Hosts& hosts, const HostsGang::RawBody& body,
+               std::chrono::milliseconds deadline = std::chrono::milliseconds{1500}) {
   Config config;
-  config.bootstrap_timeout = std::chrono::milliseconds{1500};
-  return config;
-}
-
-std::vector<int> others_than(int rank) {
-  std::vector<int> ranks = kRanksOfFour;
-  std::erase(ranks, rank);
-  return ranks;
+  config.bootstrap_timeout = deadline;
+  config.timeout = std::chrono::seconds{20};
+  return HostsGang::raw(hosts, kFour, body, config);
 }
 
 /// Until the deadline: a process of another version of rondo comes as `rank`. Returns what rank 0 says.
@@ -63,96 +58,81 @@ void announce_and_pretend(int rank, comm::RankHost& here) {
 TEST_CASE("ranks of several hosts that do not meet say which are missing") {
   const Hosts hosts(2);
   for (const int missing : {0, 1, 3}) {
-    INFO("rank " << missing << " never starts");
-    HostsGang gang = HostsGang::raw(
-        hosts, kFour,
-        [&](const Config& own, Link&, Outcome&) {
-          return own.rank == missing ? Status() : Communicator::create(own).status();
-        },
-        with_deadline());
-    const int64_t start_ns = now_ns();
-    show_time("rank " + std::to_string(missing) + " never starts, bootstrap deadline 1.5 s",
-              gang.check(start_ns, {.survivors = others_than(missing),
-                                    .codes = {Code::kBootstrap, Code::kTimeout},
-                                    .says = {"rank " + std::to_string(missing)},
-                                    .within_s = 3}));
+    const std::string rank = "rank " + std::to_string(missing);
+    INFO(rank << " never starts");
+    HostsGang gang = come(hosts, [&](const Config& own, Link&, Outcome&) {
+      return own.rank == missing ? Status() : Communicator::create(own).status();
+    });
+    gang.check(now_ns(), {.row = rank + " never starts",
+                          .survivors = all_but(missing),
+                          .codes = {Code::kBootstrap, Code::kTimeout},
+                          .says = {rank},
+                          .within_s = 3});
   }
 }
 
 TEST_CASE("a rank that starts twice is named by all, also by one that comes later") {
   const Hosts hosts(2);
-  HostsGang gang = HostsGang::raw(
-      hosts, kFour,
-      [&](const Config& own, Link& link, Outcome&) {
-        if (own.rank == 2) link.await("go");
-        Config as = own;
-        if (own.rank == 3) as.rank = 1;
-        return Communicator::create(as).status();
-      },
-      with_deadline());
+  HostsGang gang = come(hosts, [&](const Config& own, Link& link, Outcome&) {
+    if (own.rank == 2) link.await("go");
+    Config as = own;
+    if (own.rank == 3) as.rank = 1;
+    return Communicator::create(as).status();
+  });
   const int64_t start_ns = now_ns();
   gang.ranks().await_end(3);
   gang.ranks().tell(2, "go");
-  show_time("a rank starts twice, bootstrap deadline 1.5 s",
-            gang.check(start_ns, {.survivors = kRanksOfFour,
-                                  .codes = {Code::kBootstrap},
-                                  .says = {"rank 1 was given twice: to pid ", " and to pid ",
-                                           " on " + Hosts::address(0), " on " + Hosts::address(1)},
-                                  .within_s = 3}));
+  gang.check(start_ns, {.row = "a rank starts twice",
+                        .survivors = kAllFour,
+                        .codes = {Code::kBootstrap},
+                        .says = {"rank 1 was given twice: to pid ", " and to pid ",
+                                 " on " + Hosts::address(0), " on " + Hosts::address(1)},
+                        .within_s = 3});
 }
 
 TEST_CASE(
     "ranks that RONDO_INTERFACE lets other hosts reach at loopback only are refused at once") {
   const Hosts hosts(2);
-  Config config;
-  config.bootstrap_timeout = std::chrono::seconds{20};
-  HostsGang gang = HostsGang::raw(
-      hosts, kFour,
+  HostsGang gang = come(
+      hosts,
       [](const Config& own, Link&, Outcome&) {
         if (own.rank == 3) setenv("RONDO_INTERFACE", "lo", 1);
         return Communicator::create(own).status();
       },
-      config);
-  show_time("RONDO_INTERFACE=lo on one of two hosts, bootstrap deadline 20 s",
-            gang.check(now_ns(), {.survivors = kRanksOfFour,
-                                  .codes = {Code::kInvalidArgument},
-                                  .says = {"rank 3 on host ", "127.0.0.1 (lo)", "RONDO_INTERFACE"},
-                                  .within_s = 10}));
+      std::chrono::seconds{20});
+  gang.check(now_ns(), {.row = "RONDO_INTERFACE=lo on one of two hosts, bootstrap deadline 20 s",
+                        .survivors = kAllFour,
+                        .codes = {Code::kInvalidArgument},
+                        .says = {"rank 3 on host ", "127.0.0.1 (lo)", "RONDO_INTERFACE"},
+                        .within_s = 10});
 }
 
 TEST_CASE("where rank 0's host is cut off both sides say who is missing") {
   const Hosts hosts(2);
   hosts.cut(0);
-  HostsGang gang = HostsGang::raw(
-      hosts, kFour,
-      [](const Config& own, Link&, Outcome&) { return Communicator::create(own).status(); },
-      with_deadline());
-  for (const int rank : kRanksOfFour) gang.ranks().await_end(rank);
+  const int64_t start_ns = now_ns();
+  HostsGang gang = come(
+      hosts, [](const Config& own, Link&, Outcome&) { return Communicator::create(own).status(); });
+  gang.check(start_ns, {.row = "rank 0's host is absent",
+                        .survivors = kAllFour,
+                        .codes = {Code::kBootstrap, Code::kTimeout},
+                        .says = {"rank"},
+                        .within_s = 4});
   const std::string of_host_0 = gang.outcome(0).text, of_host_1 = gang.outcome(2).text;
   INFO(of_host_0 << " / " << of_host_1);
   CHECK(of_host_0.find("ranks 2 and 3") != std::string::npos);
   CHECK(of_host_1.find("rank 0") != std::string::npos);
-  show_time(
-      "rank 0's host is absent, bootstrap deadline 1.5 s",
-      gang.check(now_ns() - int64_t{1'000'000} * static_cast<int64_t>(1e3 * gang.ranks().seconds()),
-                 {.survivors = kRanksOfFour,
-                  .codes = {Code::kBootstrap, Code::kTimeout},
-                  .says = {"rank"},
-                  .within_s = 4}));
 }
 
 TEST_CASE(
     "a rank killed at any moment after it has come is named by all, long before the deadline") {
   const Hosts hosts(2);
-  Config config;
-  config.bootstrap_timeout = std::chrono::seconds{20};
-  config.timeout = std::chrono::seconds{20};
-  double longest = 0;
   for (int turn = 0; turn < 24; ++turn) {
     const int victim = turn % 4;
-    INFO("rank " << victim << " killed, turn " << turn);
-    HostsGang gang = HostsGang::raw(
-        hosts, kFour,
+    const std::string rank = "rank " + std::to_string(victim);
+    INFO(rank << " killed, turn " << turn);
+    HostsGang gang = come(
+        hosts,
         [](const Config& own, Link& link, Outcome&) {
           own_link = &link;
           usual_host = std::exchange(comm::pretend_host, &announce_and_pretend);
@@ -161,36 +141,31 @@ TEST_CASE(
           while (status.ok()) status = comm->barrier();
           return status;
         },
-        config);
+        std::chrono::seconds{20});
     gang.await_all("going");
     // A random moment; nothing is synchronised by it.
     std::this_thread::sleep_for(std::chrono::microseconds(turn * 200));
-    const int64_t killed_ns = now_ns();
-    gang.ranks().kill(victim, SIGKILL);
-    longest = std::max(longest, gang.check(killed_ns, {.survivors = others_than(victim),
-                                                       .codes = {Code::kPeerDied},
-                                                       .says = {"rank " + std::to_string(victim)},
-                                                       .within_s = 3}));
+    gang.check(gang.signal(victim, SIGKILL), {.row = rank + " killed during create",
+                                              .survivors = all_but(victim),
+                                              .codes = {Code::kPeerDied},
+                                              .says = {rank},
+                                              .within_s = 3});
   }
-  show_time("a rank killed during create", longest);
 }
 
 TEST_CASE("a rank of another version of rondo is named by all of them") {
   const Hosts hosts(2);
-  HostsGang gang = HostsGang::raw(
-      hosts, kFour,
-      [](const Config& own, Link&, Outcome&) {
-        if (own.rank != 3) return Communicator::create(own).status();
-        const std::string heard = come_with_another_version(own, 3);
-        expect(heard.find("speaks version") != std::string::npos, "rank 0 says " + heard);
-        return Status();
-      },
-      with_deadline());
-  show_time("a rank has another version, bootstrap deadline 1.5 s",
-            gang.check(now_ns(), {.survivors = others_than(3),
-                                  .codes = {Code::kBootstrap, Code::kTimeout},
-                                  .says = {"rank 3", "another version"},
-                                  .within_s = 4}));
+  HostsGang gang = come(hosts, [](const Config& own, Link&, Outcome&) {
+    if (own.rank != 3) return Communicator::create(own).status();
+    const std::string heard = come_with_another_version(own, 3);
+    expect(heard.find("speaks version") != std::string::npos, "rank 0 says " + heard);
+    return Status();
+  });
+  gang.check(now_ns(), {.row = "a rank has another version",
+                        .survivors = all_but(3),
+                        .codes = {Code::kBootstrap, Code::kTimeout},
+                        .says = {"rank 3", "another version"},
+                        .within_s = 4});
 }
 
 TEST_CASE("ranks in PID namespaces of their own meet on several hosts, and name who dies") {
@@ -207,13 +182,13 @@ TEST_CASE("ranks in PID namespaces of their own meet on several hosts, and name 
           return Status();
         });
     gang.await_all("going");
-    const int64_t killed_ns = now_ns();
-    gang.ranks().kill(victim, SIGKILL);
-    show_time("of ranks in PID namespaces of their own, rank " + std::to_string(victim) + " killed",
-              gang.check(killed_ns, {.survivors = others_than(victim),
-                                     .codes = {Code::kPeerDied},
-                                     .says = {"rank " + std::to_string(victim) + " "},
-                                     .within_s = 1}));
+    const std::string rank = "rank " + std::to_string(victim) + " ";
+    gang.check(gang.signal(victim, SIGKILL),
+               {.row = "of ranks in PID namespaces of their own, " + rank + "killed",
+                .survivors = all_but(victim),
+                .codes = {Code::kPeerDied},
+                .says = {rank},
+                .within_s = 1});
   }
 }
 

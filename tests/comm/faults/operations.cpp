@@ -152,4 +152,19 @@ Status call_until_failure(Communicator& comm, Link& link, const Operation& opera
   return status;
 }
 
+HostsGang start(const Hosts& hosts, const Placement& placement, const Operation& operation,
+                const Config& config, size_t count, bool library) {
+  HostsGang gang(
+      hosts, placement,
+      [&](Communicator& comm, Link& link) {
+        Buffers buffers(count, library);
+        const Status status = call_until_failure(comm, link, operation, buffers);
+        expect(comm.barrier().code() == status.code(), "not sticky");
+        return status;
+      },
+      config);
+  gang.await_all("going");
+  return gang;
+}
+
 }  // namespace rondo::testing

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/comm/communicator/world.hpp"
+#include "tests/comm/faults/hosts_world.hpp"
 
 namespace rondo::testing {
 
@@ -33,5 +33,9 @@ const std::vector<Operation>& operations();
 /// Announces "going" after three calls, and calls until one fails.
 Status call_until_failure(Communicator& comm, Link& link, const Operation& operation,
                           Buffers& buffers);
+
+/// Ranks that do so, once all of them are "going"; the first error stays.
+HostsGang start(const Hosts& hosts, const Placement& placement, const Operation& operation,
+                const Config& config = {}, size_t count = 1200, bool library = false);
 
 }  // namespace rondo::testing
