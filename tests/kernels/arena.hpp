@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <span>
 #include <string>
@@ -213,29 +214,108 @@ class Arena {
   std::vector<size_t> offsets_;
 };
 
+/// How fold_into() folds.
+struct FoldOptions {
+  size_t count = 1;
+  uint32_t divisor = 1;
+  const double* factors = nullptr;
+};
+
+/// Calls function(const Move&) for these sources and one destination.
+template <class Function>
+void fold_into(std::byte* to, const std::vector<const std::byte*>& sources,
+               const Function& function, const FoldOptions& how = {}) {
+  function(Move{.sources = sources.data(),
+                .destinations = &to,
+                .source_count = static_cast<uint32_t>(sources.size()),
+                .destination_count = 1,
+                .count = how.count,
+                .divisor = how.divisor,
+                .nontemporal = 0,
+                .factors = how.factors});
+}
+
 // Differing elements, where not both are NaN.
-inline size_t wrong_elements(DataType type, const std::vector<uint16_t>& actual,
-                             const std::vector<uint16_t>& expected) {
-  const auto* a = reinterpret_cast<const std::byte*>(actual.data());
-  const auto* e = reinterpret_cast<const std::byte*>(expected.data());
-  const size_t element = size_of(type), bytes = 2 * expected.size();
+inline size_t wrong_elements(DataType type, const std::vector<std::byte>& actual,
+                             const std::vector<std::byte>& expected) {
+  const std::byte *a = actual.data(), *e = expected.data();
+  const size_t element = size_of(type);
   size_t wrong = 0;
-  for (size_t at = 0; at < bytes; at += element) {
+  for (size_t at = 0; at < expected.size(); at += element) {
     if (std::equal(a + at, a + at + element, e + at)) continue;
     wrong += !is_nan(type, a + at) || !is_nan(type, e + at);
   }
   return wrong;
 }
 
+/// Two sources of a fold of floats below 32 bits.
+struct SmallOperands {
+  std::vector<std::byte> first, second;
+
+  /// The result; averages are divided by three.
+  template <class Function>
+  std::vector<std::byte> fold(DataType type, ReduceOp op, const Function& function) const {
+    std::vector<std::byte> result(first.size());
+    fold_into(result.data(), {first.data(), second.data()}, function,
+              {.count = first.size() / size_of(type), .divisor = op == ReduceOp::kAvg ? 3u : 1u});
+    return result;
+  }
+};
+
+/// Every pair of patterns of an fp8. Every pattern of a 16-bit float with values that reach ties,
+/// denormals and overflow, and with NaNs, whose payloads must not round to something else.
+inline std::vector<SmallOperands> every_pattern(DataType type) {
+  std::vector<SmallOperands> operands;
+  if (size_of(type) == 1) {
+    SmallOperands& pairs = operands.emplace_back();
+    for (int pair = 0; pair < 65536; ++pair) {
+      pairs.first.push_back(static_cast<std::byte>(pair));
+      pairs.second.push_back(static_cast<std::byte>(pair >> 8));
+    }
+    return operands;
+  }
+  std::vector<uint16_t> every(65536), others = {0x7fff, 0xffff, 0x7f81, 0x7c01, 0x4321};
+  std::iota(every.begin(), every.end(), 0);
+  const auto from_float = type == DataType::kFloat16 ? half_from_float : bfloat16_from_float;
+  for (const float value : {-0.0f, 1.0f, 0.5f, 0.25f, 0.75f, -1.5f, 3.0f, 0x1p-10f, 0x1p-12f,
+                            0x1.8p-14f, 0x1p-24f, 100.0f, 32768.0f, 0x1p-100f, 0x1p100f}) {
+    others.push_back(from_float(value));
+  }
+  for (const uint16_t other : others) {
+    operands.push_back({bytes_of(every), bytes_of(std::vector<uint16_t>(every.size(), other))});
+  }
+  return operands;
+}
+
+/// Calls body(type, op, operands) for all of them.
 template <class Body>
-void for_each_kernel(Body body) {
-  for (int type = 0; type < kDataTypes; ++type) {
-    const auto t = static_cast<DataType>(type);
-    const std::vector<std::byte>& values = pool(t);
-    for (int op = 0; op < kReduceOps; ++op) {
-      if (supports(t, static_cast<ReduceOp>(op))) body(t, static_cast<ReduceOp>(op), values);
+void for_each_pattern(std::initializer_list<DataType> types, Body body) {
+  for (const DataType type : types) {
+    for (const SmallOperands& operands : every_pattern(type)) {
+      for (const ReduceOp op :
+           {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kAvg}) {
+        body(type, op, operands);
+      }
     }
   }
+}
+
+/// Calls body(type, op) for all that there are.
+template <class Body>
+void for_each_type_and_op(Body body) {
+  for (int type = 0; type < kDataTypes; ++type) {
+    for (int op = 0; op < kReduceOps; ++op) {
+      body(static_cast<DataType>(type), static_cast<ReduceOp>(op));
+    }
+  }
+}
+
+/// Calls body(type, op, values) for all that have a kernel.
+template <class Body>
+void for_each_kernel(Body body) {
+  for_each_type_and_op([&](DataType type, ReduceOp op) {
+    if (supports(type, op)) body(type, op, pool(type));
+  });
 }
 
 // Counts round every step of the loops: elements of 16, 32 and 64 bytes' vectors and of blocks of
@@ -248,6 +328,58 @@ inline std::vector<size_t> edge_counts(DataType type) {
   }
   counts.push_back(997);
   return counts;
+}
+
+/// Calls body(case, values) for these numbers of sources and 1 to 3 destinations, in place on every
+/// source.
+template <class Body>
+void for_each_shape(const std::vector<uint32_t>& sources, Body body) {
+  for_each_kernel([&](DataType type, ReduceOp op, const std::vector<std::byte>& values) {
+    for (const uint32_t k : sources) {
+      for (uint32_t m = 1; m <= 3; ++m) {
+        for (int in_place = -1; in_place < static_cast<int>(k); ++in_place) {
+          const size_t count =
+              700 / size_of(type) + (k + m + static_cast<uint32_t>(in_place + 1)) % 5;
+          for (const Placement placement : kPlacements) {
+            body(Case{type, op, k, m, in_place, count, placement, 0}, values);
+          }
+        }
+      }
+    }
+  });
+}
+
+/// Calls body(case, values) for every edge of count and alignment.
+template <class Body>
+void for_each_edge(Body body) {
+  for_each_kernel([&](DataType type, ReduceOp op, const std::vector<std::byte>& values) {
+    for (const size_t count : edge_counts(type)) {
+      for (const Placement placement : kPlacements) {
+        body(Case{type, op, 1, 2, 0, count, placement, 0}, values);
+        body(Case{type, op, 2, 1, -1, count, placement, 0}, values);
+        body(Case{type, op, 3, 2, 1, count, placement, 0}, values);
+      }
+    }
+  });
+}
+
+/// Calls body(case, values) for sums with factors, with a divisor, and with both.
+template <class Body>
+void for_each_rare_sum(Body body) {
+  for_each_kernel([&](DataType type, ReduceOp op, const std::vector<std::byte>& values) {
+    if (op != ReduceOp::kSum && op != ReduceOp::kScaledSum) return;
+    for (uint32_t k = 1; k <= std::size(kFactors); ++k) {
+      for (const Placement placement : kPlacements) {
+        Case c{type, op, k, 2, -1, 700 / size_of(type) + k % 3, placement, 0, true};
+        body(c, values);
+        if (type == DataType::kBool || op != ReduceOp::kSum) continue;
+        c.divided = true;
+        body(c, values);
+        c.scaled = false;
+        body(c, values);
+      }
+    }
+  });
 }
 
 }  // namespace rondo::kernels::test

@@ -1,11 +1,11 @@
 // Which kernel a caller gets: the choice by CPU and by RONDO_KERNELS, and values outside the
 // enumerations.
 #include <cstdlib>
-#include <cstring>
 #include <string>
 
 #include "kernels/host/targets.hpp"
 #include "tests/harness/catch.hpp"
+#include "tests/kernels/arena.hpp"
 
 namespace rondo::kernels {
 namespace {
@@ -20,15 +20,11 @@ TEST_CASE("The best instruction set is used unless RONDO_KERNELS names another",
   } else {
     CHECK(rejected_instruction_set() == nullptr);
   }
-  for (int type = 0; type < kDataTypes; ++type) {
-    for (int op = 0; op < kReduceOps; ++op) {
-      const auto t = static_cast<DataType>(type);
-      const auto o = static_cast<ReduceOp>(op);
-      CHECK((move_function(t, o) != nullptr) == supports(t, o));
-      CHECK((scalar_move_function(t, o) != nullptr) == supports(t, o));
-      CHECK(move_function(t, o) == move_function_for(instruction_set(), t, o));
-    }
-  }
+  test::for_each_type_and_op([](DataType type, ReduceOp op) {
+    CHECK((move_function(type, op) != nullptr) == supports(type, op));
+    CHECK((scalar_move_function(type, op) != nullptr) == supports(type, op));
+    CHECK(move_function(type, op) == move_function_for(instruction_set(), type, op));
+  });
 }
 
 TEST_CASE("Instruction sets are found by name in any case", "[dispatch]") {

@@ -2,8 +2,8 @@
 #include "kernels/cuda/divide_by.hpp"
 
 #include <bit>
-#include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <vector>
@@ -28,21 +28,29 @@ std::vector<uint32_t> divisors() {
   return all;
 }
 
-bool equal(float a, float b) {
-  return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) ||
-         (std::isnan(a) && std::isnan(b));
+/// Calls values(divisor, check) for every divisor; check(value) compares the quotient with the
+/// reference's.
+template <class T, class Values>
+void check_divisions(const Values& values) {
+  for (const uint32_t divisor : divisors()) {
+    const DivideBy<T> divided(divisor);
+    size_t wrong = 0;
+    values(divisor, [&](T value) {
+      const T actual = divided(value), expected = divide(value, divisor);
+      const bool both_nan = actual != actual && expected != expected;
+      wrong += std::memcmp(&actual, &expected, sizeof(T)) != 0 && !both_nan;
+      if constexpr (std::is_same_v<T, Int128>) wrong += expected != value / T{divisor};
+    });
+    INFO("divisor " << divisor);
+    CHECK(wrong == 0);
+  }
 }
 
 TEST_CASE("A float divided by multiplications is rounded as by a division") {
   std::mt19937 random(3);
-  for (const uint32_t divisor : divisors()) {
-    const DivideBy<float> divided(divisor);
-    size_t wrong = 0;
+  check_divisions<float>([&](uint32_t divisor, const auto& check_value) {
     const auto check = [&](uint32_t bits) {
-      for (const uint32_t sign : {0u, 0x80000000u}) {
-        const auto value = std::bit_cast<float>(bits | sign);
-        wrong += !equal(divided(value), divide(value, divisor));
-      }
+      for (const uint32_t sign : {0u, 0x80000000u}) check_value(std::bit_cast<float>(bits | sign));
     };
     // Denormals, where a quotient can be half way between two: the least, and around each multiple
     // of half the divisor.
@@ -57,22 +65,15 @@ TEST_CASE("A float divided by multiplications is rounded as by a division") {
         check(exponent << 23 | (static_cast<uint32_t>(random()) & 0x7fffff));
       }
     }
-    INFO("divisor " << divisor);
-    CHECK(wrong == 0);
-  }
+  });
 }
 
 TEMPLATE_TEST_CASE("An integer divided by a multiplication is truncated as by a division", "",
                    int8_t, uint8_t, int16_t, uint16_t, int32_t, uint32_t, int64_t, uint64_t) {
   using Limits = std::numeric_limits<TestType>;
   std::mt19937_64 random(3);
-  for (const uint32_t divisor : divisors()) {
-    const DivideBy<TestType> divided(divisor);
-    size_t wrong = 0;
-    const auto check = [&](uint64_t bits) {
-      const auto value = static_cast<TestType>(bits);
-      wrong += divided(value) != divide(value, divisor);
-    };
+  check_divisions<TestType>([&](uint32_t divisor, const auto& check_value) {
+    const auto check = [&](uint64_t bits) { check_value(static_cast<TestType>(bits)); };
     for (uint64_t near = 0; near < 300; ++near) {
       check(near);
       check(0 - near);
@@ -81,26 +82,17 @@ TEMPLATE_TEST_CASE("An integer divided by a multiplication is truncated as by a 
     }
     // Around multiples of the divisor, of all sizes.
     for (int i = 0; i < 1000; ++i) {
-      const uint64_t any = random() >> i % 64;
-      const uint64_t multiple = any / divisor * divisor;
+      const uint64_t any = random() >> i % 64, multiple = any / divisor * divisor;
       for (const uint64_t bits : {any, multiple - 1, multiple, multiple + 1, 0 - multiple}) {
         check(bits);
       }
     }
-    INFO("divisor " << divisor);
-    CHECK(wrong == 0);
-  }
+  });
 }
 
 TEST_CASE("A sum of 64-bit integers is divided as 128-bit integers are") {
   std::mt19937_64 random(5);
-  for (const uint32_t divisor : divisors()) {
-    const DivideBy<Int128> divided(divisor);
-    size_t wrong = 0;
-    const auto check = [&](Int128 value) {
-      const Int128 quotient = value / static_cast<Int128>(divisor);
-      wrong += divide(value, divisor) != quotient || divided(value) != quotient;
-    };
+  check_divisions<Int128>([&](uint32_t divisor, const auto& check) {
     for (int i = 0; i < 2000; ++i) {
       const Int128 any = (static_cast<Int128>(random() >> 48) << 64 | random()) >> i % 80;
       const Int128 multiple = any / divisor * divisor;
@@ -109,9 +101,7 @@ TEST_CASE("A sum of 64-bit integers is divided as 128-bit integers are") {
         check(-value);
       }
     }
-    INFO("divisor " << divisor);
-    CHECK(wrong == 0);
-  }
+  });
 }
 
 }  // namespace

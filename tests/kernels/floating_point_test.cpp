@@ -1,11 +1,10 @@
 // FloatingPointMode: what it sets, what it restores. Only x86 has anything to test.
 #include "kernels/floating_point.hpp"
 
-#include <cstddef>
 #include <limits>
 
-#include "kernels/reduce.hpp"
 #include "tests/harness/catch.hpp"
+#include "tests/kernels/arena.hpp"
 
 #if defined(__SSE2__)
 namespace rondo::kernels {
@@ -22,31 +21,22 @@ struct InMode {
 };
 
 float sum(float a, float b) {
-  const std::byte* sources[] = {reinterpret_cast<const std::byte*>(&a),
-                                reinterpret_cast<const std::byte*>(&b)};
   float result = 0;
-  std::byte* destinations[] = {reinterpret_cast<std::byte*>(&result)};
-  move_function(DataType::kFloat32, ReduceOp::kSum)({.sources = sources,
-                                                     .destinations = destinations,
-                                                     .source_count = 2,
-                                                     .destination_count = 1,
-                                                     .count = 1,
-                                                     .divisor = 1,
-                                                     .nontemporal = 0});
+  test::fold_into(reinterpret_cast<std::byte*>(&result),
+                  {reinterpret_cast<const std::byte*>(&a), reinterpret_cast<const std::byte*>(&b)},
+                  move_function(DataType::kFloat32, ReduceOp::kSum));
   return result;
 }
 
 TEST_CASE("The floating-point guard keeps denormals and rounds to nearest, then restores") {
   const float denormal = std::numeric_limits<float>::denorm_min();
-  for (const unsigned mode :
-       {kFlushToZero, kDenormalsAreZero, kRoundUp, kFlushToZero | kDenormalsAreZero | kRoundUp}) {
+  constexpr unsigned kAll = kFlushToZero | kDenormalsAreZero | kRoundUp;
+  for (const unsigned mode : {kFlushToZero, kDenormalsAreZero, kRoundUp, kAll}) {
     float kept = 0, rounded = 0, without_guard = 1;
     unsigned inside = 1, after = 0;
     {
       const InMode in_mode(mode);
-      if (mode == (kFlushToZero | kDenormalsAreZero | kRoundUp)) {
-        without_guard = sum(denormal, denormal);
-      }
+      without_guard = sum(denormal, denormal);
       {
         const FloatingPointMode guard;
         inside = _mm_getcsr() & kMode;
@@ -60,9 +50,7 @@ TEST_CASE("The floating-point guard keeps denormals and rounds to nearest, then 
     CHECK(kept == 2 * denormal);
     CHECK(rounded == 1.0f);
     CHECK(after == mode);
-    if (mode == (kFlushToZero | kDenormalsAreZero | kRoundUp)) {
-      CHECK(without_guard == 0.0f);  // the guard was needed
-    }
+    if (mode == kAll) CHECK(without_guard == 0.0f);  // the guard was needed
   }
 }
 

@@ -4,13 +4,13 @@
 #include <random>
 #include <vector>
 
-#include "kernels/float8.hpp"
-#include "kernels/half.hpp"
-#include "kernels/reduce.hpp"
 #include "tests/harness/catch.hpp"
+#include "tests/kernels/arena.hpp"
 
 namespace rondo::kernels {
 namespace {
+
+using namespace test;
 
 // Reduces one element of each source to one destination.
 template <class T>
@@ -19,15 +19,8 @@ T reduce(DataType type, ReduceOp op, const std::vector<T>& values, uint32_t divi
   std::vector<const std::byte*> sources;
   for (const T& value : values) sources.push_back(reinterpret_cast<const std::byte*>(&value));
   T result{};
-  std::byte* destinations[] = {reinterpret_cast<std::byte*>(&result)};
-  scalar_move_function(type, op)({.sources = sources.data(),
-                                  .destinations = destinations,
-                                  .source_count = static_cast<uint32_t>(values.size()),
-                                  .destination_count = 1,
-                                  .count = 1,
-                                  .divisor = divisor,
-                                  .nontemporal = 0,
-                                  .factors = factors});
+  fold_into(reinterpret_cast<std::byte*>(&result), sources, scalar_move_function(type, op),
+            {.divisor = divisor, .factors = factors});
   return result;
 }
 
@@ -101,67 +94,42 @@ TEST_CASE("fp64 by hand") {
   CHECK(reduce<double>(DataType::kFloat64, ReduceOp::kProd, {3, 0.5, -4}) == -6);
 }
 
-TEST_CASE("16-bit floats are folded in fp32 and rounded once") {
-  struct Format {
-    DataType type;
-    uint16_t (*from)(float);
-    float (*to)(uint16_t);
-    float ulp;  // above 1
+// `ulp`: above 1.
+template <class T>
+void check_small_float(DataType type, T (*from)(float), float (*to)(T), float ulp, float greatest) {
+  const auto fold = [&](ReduceOp op, const std::vector<float>& values, uint32_t divisor = 1) {
+    std::vector<T> narrow;
+    for (const float value : values) narrow.push_back(from(value));
+    return to(reduce(type, op, narrow, divisor));
   };
-  for (const Format& format :
-       {Format{DataType::kFloat16, half_from_float, float_from_half, 0x1p-10f},
-        Format{DataType::kBFloat16, bfloat16_from_float, float_from_bfloat16, 0x1p-7f}}) {
-    const auto fold = [&](ReduceOp op, const std::vector<float>& values, uint32_t divisor = 1) {
-      std::vector<uint16_t> narrow;
-      for (const float value : values) narrow.push_back(format.from(value));
-      return format.to(reduce(format.type, op, narrow, divisor));
-    };
-    // Two half ulps: rounding after each step would lose both.
-    CHECK(fold(ReduceOp::kSum, {1, format.ulp / 2, format.ulp / 2}) == 1 + format.ulp);
-    CHECK(fold(ReduceOp::kSum, {1, format.ulp / 2}) == 1);  // a tie, to even
-    CHECK(fold(ReduceOp::kSum, {1, format.ulp, format.ulp / 2}) == 1 + 2 * format.ulp);
-    CHECK(fold(ReduceOp::kAvg, {1, 2, 3, 4}, 4) == 2.5f);
-    CHECK(fold(ReduceOp::kProd, {3, 0.5f, -4}) == -6);
-    CHECK(fold(ReduceOp::kMin, {3, -7, 4}) == -7);
-    CHECK(fold(ReduceOp::kMax, {3, -7, 4}) == 4);
-    CHECK(std::isnan(fold(ReduceOp::kMax, {3, NAN, 4})));
-    CHECK(std::signbit(fold(ReduceOp::kMin, {0.0f, -0.0f})));
+  INFO(name(type));
+  // Two half ulps: rounding after each step would lose both.
+  CHECK(fold(ReduceOp::kSum, {1, ulp / 2, ulp / 2}) == 1 + ulp);
+  CHECK(fold(ReduceOp::kSum, {1, ulp / 2}) == 1);  // a tie, to even
+  CHECK(fold(ReduceOp::kSum, {1, ulp, ulp / 2}) == 1 + 2 * ulp);
+  CHECK(fold(ReduceOp::kAvg, {1, 2, 3, 4}, 4) == 2.5f);
+  CHECK(fold(ReduceOp::kProd, {3, 0.5f, -4}) == -6);
+  CHECK(fold(ReduceOp::kMin, {3, -7, 4}) == -7);
+  CHECK(fold(ReduceOp::kMax, {3, -7, 4}) == 4);
+  CHECK(std::isnan(fold(ReduceOp::kMax, {3, NAN, 4})));
+  CHECK(std::signbit(fold(ReduceOp::kMin, {0.0f, -0.0f})));
+  CHECK_FALSE(std::signbit(fold(ReduceOp::kMax, {0.0f, -0.0f})));
+  // Overflow is of the result only, not half way.
+  if (type != DataType::kBFloat16) {  // as large as fp32, where the sum is infinite
+    CHECK(fold(ReduceOp::kAvg, {greatest, greatest}, 2) == greatest);
   }
-  // The sum is finite in fp32: an average does not overflow half way.
-  CHECK(reduce<uint16_t>(DataType::kFloat16, ReduceOp::kAvg, {0x7bff, 0x7bff}, 2) == 0x7bff);
-  CHECK(reduce<uint16_t>(DataType::kFloat16, ReduceOp::kSum, {0x7bff, 0x7bff}) == 0x7c00);
+  const float overflow = fold(ReduceOp::kSum, {greatest, greatest});
+  CHECK((type == DataType::kFloat8E4M3 ? std::isnan(overflow) : std::isinf(overflow)));
+  // Neither the factors nor the products are rounded to the stored type.
+  CHECK(to(scaled_sum<T>(type, {from(1), from(1)}, {1 + ulp / 2, ulp / 2})) == 1 + ulp);
 }
 
-TEST_CASE("fp8 is folded in fp32 and rounded once") {
-  struct Format {
-    DataType type;
-    uint8_t (*from)(float);
-    float (*to)(uint8_t);
-    float ulp, greatest;  // above 1
-  };
-  const Format e4m3 = {DataType::kFloat8E4M3, e4m3_from_float, float_from_e4m3, 0x1p-3f, 448};
-  const Format e5m2 = {DataType::kFloat8E5M2, e5m2_from_float, float_from_e5m2, 0x1p-2f, 57344};
-  for (const Format& format : {e4m3, e5m2}) {
-    const auto fold = [&](ReduceOp op, const std::vector<float>& values, uint32_t divisor = 1) {
-      std::vector<uint8_t> narrow;
-      for (const float value : values) narrow.push_back(format.from(value));
-      return format.to(reduce(format.type, op, narrow, divisor));
-    };
-    CHECK(fold(ReduceOp::kSum, {1, format.ulp / 2, format.ulp / 2}) == 1 + format.ulp);
-    CHECK(fold(ReduceOp::kSum, {1, format.ulp / 2}) == 1);  // a tie, to even
-    CHECK(fold(ReduceOp::kSum, {1, format.ulp, format.ulp / 2}) == 1 + 2 * format.ulp);
-    CHECK(fold(ReduceOp::kAvg, {1, 2, 3, 4}, 4) == 2.5f);
-    CHECK(fold(ReduceOp::kProd, {3, 0.5f, -4}) == -6);
-    CHECK(fold(ReduceOp::kMin, {3, -7, 4}) == -7);
-    CHECK(fold(ReduceOp::kMax, {3, -7, 4}) == 4);
-    CHECK(std::isnan(fold(ReduceOp::kMax, {3, NAN, 4})));
-    CHECK(std::signbit(fold(ReduceOp::kMin, {0.0f, -0.0f})));
-    CHECK_FALSE(std::signbit(fold(ReduceOp::kMax, {0.0f, -0.0f})));
-    // Overflow is of the result only, not half way.
-    CHECK(fold(ReduceOp::kAvg, {format.greatest, format.greatest}, 2) == format.greatest);
-    const float overflow = fold(ReduceOp::kSum, {format.greatest, format.greatest});
-    CHECK((format.type == DataType::kFloat8E4M3 ? std::isnan(overflow) : std::isinf(overflow)));
-  }
+TEST_CASE("Small floats are folded in fp32 and rounded once") {
+  check_small_float(DataType::kFloat16, half_from_float, float_from_half, 0x1p-10f, 65504);
+  check_small_float(DataType::kBFloat16, bfloat16_from_float, float_from_bfloat16, 0x1p-7f,
+                    0x1.fep127f);
+  check_small_float(DataType::kFloat8E4M3, e4m3_from_float, float_from_e4m3, 0x1p-3f, 448);
+  check_small_float(DataType::kFloat8E5M2, e5m2_from_float, float_from_e5m2, 0x1p-2f, 57344);
 }
 
 template <class T>
@@ -248,15 +216,6 @@ TEST_CASE("A scaled sum multiplies each source by its factor, and then adds") {
   CHECK(scaled_sum<float>(DataType::kFloat32, {-1, 1 + 0x1p-12f}, {1, 1 + 0x1p-12}) == 0x1p-11f);
   // The factor in fp32, nearest to a third.
   CHECK(scaled_sum<float>(DataType::kFloat32, {3}, {1.0 / 3}) == 3 * (1.0f / 3));
-  // In fp32: neither the factor nor the products are rounded to the stored type.
-  CHECK(scaled_sum<uint16_t>(DataType::kFloat16, {half_from_float(1), half_from_float(1)},
-                             {1 + 0x1p-11, 0x1p-11}) == half_from_float(1 + 0x1p-10f));
-  CHECK(scaled_sum<uint16_t>(DataType::kBFloat16, {bfloat16_from_float(1), bfloat16_from_float(1)},
-                             {1 + 0x1p-8, 0x1p-8}) == bfloat16_from_float(1 + 0x1p-7f));
-  CHECK(scaled_sum<uint8_t>(DataType::kFloat8E4M3, {e4m3_from_float(1), e4m3_from_float(1)},
-                            {1 + 0x1p-4, 0x1p-4}) == e4m3_from_float(1 + 0x1p-3f));
-  CHECK(scaled_sum<uint8_t>(DataType::kFloat8E5M2, {e5m2_from_float(1), e5m2_from_float(1)},
-                            {1 + 0x1p-3, 0x1p-3}) == e5m2_from_float(1 + 0x1p-2f));
 }
 
 TEST_CASE("A copy keeps every bit") {

@@ -19,6 +19,9 @@ using namespace test;
 void must(cudaError_t code) {
   if (code != cudaSuccess) FAIL(cudaGetErrorString(code));
 }
+void must(const Status& status) {
+  if (!status.ok()) FAIL(status.to_string());
+}
 
 /// Device memory, 256-aligned.
 class DeviceMemory {
@@ -51,29 +54,14 @@ void check_on_device(const Case& c, const std::vector<std::byte>& values, int bl
 }
 
 TEST_CASE("Device kernels equal the reference in all shapes, in place on every source") {
-  for_each_kernel([](DataType type, ReduceOp op, const std::vector<std::byte>& values) {
-    for (uint32_t k = 1; k <= 9; ++k) {
-      for (uint32_t m = 1; m <= 3; ++m) {
-        for (int in_place = -1; in_place < static_cast<int>(k); ++in_place) {
-          for (const Placement placement : kPlacements) {
-            const size_t count = 700 / size_of(type) + (k + m) % 5;
-            check_on_device({type, op, k, m, in_place, count, placement, 0}, values, 1);
-          }
-        }
-      }
-    }
-  });
+  for_each_shape(
+      {1, 2, 3, 4, 5, 6, 7, 8, 9},
+      [](const Case& c, const std::vector<std::byte>& values) { check_on_device(c, values, 1); });
 }
 
 TEST_CASE("Device kernels equal the reference at every edge of count and alignment") {
-  for_each_kernel([](DataType type, ReduceOp op, const std::vector<std::byte>& values) {
-    for (const size_t count : edge_counts(type)) {
-      for (const Placement placement : kPlacements) {
-        check_on_device({type, op, 1, 2, 0, count, placement, 0}, values, 1);
-        check_on_device({type, op, 2, 1, -1, count, placement, 0}, values, 3);
-        check_on_device({type, op, 3, 2, 1, count, placement, 0}, values, 0);
-      }
-    }
+  for_each_edge([](const Case& c, const std::vector<std::byte>& values) {
+    check_on_device(c, values, c.sources == 1 ? 1 : c.sources == 2 ? 3 : 0);
   });
 }
 
@@ -102,55 +90,32 @@ TEST_CASE("Device kernels equal the reference in a few moves of each") {
 }
 
 TEST_CASE("Device kernels equal the reference in scaled and divided sums") {
-  for_each_kernel([](DataType type, ReduceOp op, const std::vector<std::byte>& values) {
-    if (op != ReduceOp::kSum && op != ReduceOp::kScaledSum) return;
-    for (uint32_t k = 1; k <= std::size(kFactors); ++k) {
-      for (const Placement placement : kPlacements) {
-        const size_t count = 700 / size_of(type) + k % 3;
-        check_on_device({type, op, k, 2, -1, count, placement, 0, true}, values, 2);
-        if (type == DataType::kBool || op != ReduceOp::kSum) continue;
-        check_on_device({type, op, k, 2, -1, count, placement, 0, false, true}, values, 2);
-      }
-    }
-  });
+  for_each_rare_sum(
+      [](const Case& c, const std::vector<std::byte>& values) { check_on_device(c, values, 2); });
 }
 
 TEST_CASE("Device kernels round small floats as the reference does, for every pattern") {
-  constexpr size_t kBytes = 2 * 65536;
-  std::vector<uint16_t> all(65536), other(65536), expected(65536), actual(65536);
-  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
-  const DeviceMemory memory(3 * kBytes);
-  must(cudaMemcpy(memory.get(), all.data(), kBytes, cudaMemcpyHostToDevice));
-  for (const DataType type :
-       {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat8E4M3, DataType::kFloat8E5M2}) {
-    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax}) {
-      for (const uint16_t pattern : {0x8080, 0x3838, 0x0101, 0x7f7f, 0x7c7c, 0xfcfc, 0x4321}) {
-        std::fill(other.begin(), other.end(), pattern);
-        const auto run = [&](const std::byte* a, const std::byte* b, std::byte* to,
-                             const auto& function) {
-          const std::byte* sources[] = {a, b};
-          std::byte* destinations[] = {to};
-          function(Move{.sources = sources,
-                        .destinations = destinations,
-                        .source_count = 2,
-                        .destination_count = 1,
-                        .count = kBytes / size_of(type),
-                        .divisor = 1,
-                        .nontemporal = 0});
-        };
-        run(reinterpret_cast<const std::byte*>(all.data()),
-            reinterpret_cast<const std::byte*>(other.data()),
-            reinterpret_cast<std::byte*>(expected.data()), scalar_move_function(type, op));
+  for_each_pattern(
+      {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat8E4M3, DataType::kFloat8E5M2},
+      [](DataType type, ReduceOp op, const SmallOperands& operands) {
+        const size_t bytes = operands.first.size();
+        const DeviceMemory memory(3 * bytes);
         std::byte* const device = memory.get();
-        must(cudaMemcpy(device + kBytes, other.data(), kBytes, cudaMemcpyHostToDevice));
-        run(device, device + kBytes, device + 2 * kBytes,
-            [&](const Move& move) { REQUIRE(cuda::launch_move(type, op, move, nullptr).ok()); });
-        must(cudaMemcpy(actual.data(), device + 2 * kBytes, kBytes, cudaMemcpyDeviceToHost));
-        INFO(name(type) << " " << name(op) << " with pattern " << pattern);
+        must(cudaMemcpy(device, operands.first.data(), bytes, cudaMemcpyHostToDevice));
+        must(cudaMemcpy(device + bytes, operands.second.data(), bytes, cudaMemcpyHostToDevice));
+        const auto actual = operands.fold(type, op, [&](Move move) {
+          std::byte* const result = move.destinations[0];
+          const std::byte* sources[] = {device, device + bytes};
+          std::byte* destinations[] = {device + 2 * bytes};
+          move.sources = sources;
+          move.destinations = destinations;
+          must(cuda::launch_move(type, op, move, nullptr));
+          must(cudaMemcpy(result, destinations[0], bytes, cudaMemcpyDeviceToHost));
+        });
+        const auto expected = operands.fold(type, op, scalar_move_function(type, op));
+        INFO(name(type) << " " << name(op) << " with pattern " << int(operands.second[0]));
         CHECK(wrong_elements(type, actual, expected) == 0);
-      }
-    }
-  }
+      });
 }
 
 TEST_CASE("What cannot be launched is refused") {
