@@ -4,7 +4,6 @@
 
 #include "rondo/memory.hpp"
 #include "tests/harness/catch.hpp"
-#include "tests/transport/lazy.hpp"
 #include "tests/transport/ranks.hpp"
 
 namespace rondo::transport::test {
@@ -18,8 +17,8 @@ void check(Medium medium, const shm::FifoSizes& shape, const std::function<void(
 }
 
 Medium any_medium() {
-  return GENERATE(Medium::kThreads, Medium::kForks, Medium::kPaced, Medium::kLazy,
-                  Medium::kLazyForks, Medium::kPacedLazy, Medium::kUcx, Medium::kUcxForks);
+  return GENERATE(Medium::kThreads, Medium::kForks, Medium::kPaced, Medium::kPacedLazy,
+                  Medium::kUcx, Medium::kUcxForks);
 }
 Medium any_mapped_medium() { return GENERATE(Medium::kThreads, Medium::kForks); }
 
@@ -141,91 +140,18 @@ TEST_CASE("links of all channels and peers are independent") {
     };
     for (uint64_t message = 0; message < 20; ++message) {
       for (int channel = 2; channel >= 0; --channel) {
-        for (int peer = 0; peer < self.ranks; ++peer) {
-          if (peer == self.rank) continue;
+        for (const int peer : self.peers()) {
           self.send(self.transport.sender(channel, peer), message % 2 == 0 ? 24 : 190,
                     seed(channel, self.rank, peer, message));
         }
       }
       for (int channel = 0; channel < 3; ++channel) {
-        for (int peer = self.ranks - 1; peer >= 0; --peer) {
-          if (peer == self.rank) continue;
+        for (const int peer : self.peers()) {
           self.receive(self.transport.receiver(channel, peer), message % 2 == 0 ? 24 : 190,
                        seed(channel, peer, self.rank, message));
         }
       }
       if (!self.failure.empty()) return;
-    }
-  });
-}
-
-TEST_CASE("what was published leaves, arrives and becomes free in progress() only") {
-  const Medium medium = GENERATE(Medium::kLazy, Medium::kLazyForks);
-  check(medium, {.ranks = 2, .channels = 2, .depth = 1, .slot_bytes = kSlot}, [](Rank& self) {
-    const int peer = 1 - self.rank;
-    Sender& sender = self.transport.sender(0, peer);
-    Receiver& receiver = self.transport.receiver(0, peer);
-    Delivery delivery{};
-    self.expect(self.transport.capabilities().needs_progress, "needs no progress");
-    if (self.rank == 0) {
-      self.send(sender, 100, 1);
-      self.expect(!sender.flushed() && !sender.drained(), "left without progress");
-      self.until([&] { return sender.flushed(); }, "flushed()");
-      self.expect(!sender.drained(), "drained before it was read");
-      self.send(self.transport.sender(1, peer), 8, 2);  // now the reader may release it
-      self.until([&] { return sender.drained(); }, "drained()");
-    } else {
-      self.receive(self.transport.receiver(1, peer), 8, 2);
-      self.receive(receiver, 100, 1);
-      self.expect(!receiver.flushed(), "the release left without progress");
-      self.until([&] { return receiver.flushed(); }, "flushed()");
-      self.expect(!receiver.try_peek(&delivery), "a message too many");
-    }
-  });
-}
-
-TEST_CASE("a link that fails names its peer in progress(), on that channel and from then on") {
-  // In a process of its own, which the command is for.
-  check(Medium::kLazyForks, {.ranks = 3, .slot_bytes = kSlot}, [](Rank& self) {
-    const int next = (self.rank + 1) % 3, prev = (self.rank + 2) % 3;
-    self.send(self.transport.sender(0, next), 100, 1);
-    self.receive(self.transport.receiver(0, prev), 100, 1);
-    self.flush();
-    fail_links(self.rank, next);
-    for (int turn = 0; turn < 3; ++turn) {
-      const Status status = self.transport.progress(0);
-      self.expect(!status.ok(), "no failure");
-      self.expect(status.message().find("to rank " + std::to_string(next)) != std::string::npos,
-                  status.to_string());
-    }
-  });
-}
-
-TEST_CASE("every link tells for itself whether it takes references") {
-  check(Medium::kMixed, {.ranks = 3, .slot_bytes = kSlot}, [](Rank& self) {
-    self.expect(!self.transport.capabilities().references, "references to every peer");
-    std::vector<std::byte> memory(5000);
-    for (size_t i = 0; i < memory.size(); ++i) memory[i] = pattern(3, i);
-    const Reference reference = self.transport.refer(memory.data(), memory.size());
-    for (int peer = 0; peer < 3; ++peer) {
-      if (peer == self.rank) continue;
-      Sender& sender = self.transport.sender(0, peer);
-      self.expect(sender.takes_references() == ((peer - self.rank) % 2 == 0),
-                  "link to rank " + std::to_string(peer));
-      if (sender.takes_references()) {
-        self.expect(sender.try_publish_reference(reference, memory.size(), 3 * 3 + 1), "refused");
-      } else {
-        self.send(sender, 500, 4);
-      }
-    }
-    for (int peer = 0; peer < 3; ++peer) {
-      if (peer == self.rank) continue;
-      const bool wire = (peer - self.rank) % 2 != 0;
-      self.receive(self.transport.receiver(0, peer), wire ? 500 : 5000, wire ? 4 : 3);
-    }
-    for (int peer = 0; peer < 3; ++peer) {
-      if (peer == self.rank) continue;
-      self.until([&] { return self.transport.sender(0, peer).drained(); }, "drained()");
     }
   });
 }
@@ -283,14 +209,33 @@ TEST_CASE("every rank publishes to every other at once") {
         self.send(self.transport.publisher(channel), i * 7 % 301,
                   i * 100 + self.rank * 10 + channel);
       }
-      for (int peer = 0; peer < self.ranks; ++peer) {
-        for (int channel = 0; peer != self.rank && channel < 2; ++channel) {
+      for (const int peer : self.peers()) {
+        for (int channel = 0; channel < 2; ++channel) {
           self.receive(self.transport.subscription(channel, peer), i * 7 % 301,
                        i * 100 + static_cast<uint64_t>(peer) * 10 + channel);
         }
       }
     }
   });
+}
+
+void send_reference(Rank& self, int to, const Reference& reference) {
+  Sender& sender = self.transport.sender(0, to);
+  std::byte* const slot = self.acquire(sender, sizeof(reference));
+  if (slot == nullptr) return;
+  std::memcpy(slot, &reference, sizeof(reference));
+  self.expect(sender.try_publish(sizeof(reference), 0), "publish");
+}
+/// The memory that the reference is to.
+std::byte* receive_reference(Rank& self, int from, size_t bytes) {
+  Delivery delivery{};
+  Receiver& receiver = self.transport.receiver(0, from);
+  if (!self.until([&] { return receiver.try_peek(&delivery); }, "the reference")) return nullptr;
+  Reference reference;
+  std::memcpy(&reference, delivery.data, sizeof(reference));
+  std::byte* const memory = self.transport.resolve(from, reference, bytes);
+  self.expect(memory != nullptr, "cannot resolve");
+  return memory;
 }
 
 TEST_CASE("references show the sender's own memory, and only memory that can be shared") {
@@ -305,16 +250,10 @@ TEST_CASE("references show the sender's own memory, and only memory that can be 
       self.receive(transport.receiver(0, 0), kBytes, 4);
       self.receive(transport.subscription(0, 0), kBytes - 100, 4);
       // The sender's memory can be written in place, too.
-      Delivery delivery{};
-      Receiver& receiver = transport.receiver(0, 0);
-      if (!self.until([&] { return receiver.try_peek(&delivery); }, "the reference")) return;
-      Reference reference;
-      std::memcpy(&reference, delivery.data, sizeof(reference));
-      std::byte* memory = transport.resolve(0, reference, kBytes);
-      self.expect(memory != nullptr, "cannot resolve");
-      if (memory != nullptr) memory[17] = std::byte{200};
-      receiver.release();
-      return;
+      std::byte* const memory = receive_reference(self, 0, kBytes);
+      if (memory == nullptr) return;
+      memory[17] = std::byte{200};
+      return transport.receiver(0, 0).release();
     }
     std::vector<std::byte> plain(kBytes);
     const auto kind = transport.refer(plain.data(), kBytes).kind;
@@ -337,10 +276,7 @@ TEST_CASE("references show the sender's own memory, and only memory that can be 
     self.expect(transport.publisher(0).try_publish_reference(reference, kBytes - 100, 4 * 3 + 1),
                 "publisher refused");
     self.until([&] { return sender.drained() && transport.publisher(0).drained(); }, "drained()");
-    std::byte* slot = sender.try_acquire(sizeof(reference));
-    if (slot == nullptr) return self.expect(false, "no slot");
-    std::memcpy(slot, &reference, sizeof(reference));
-    self.expect(sender.try_publish(sizeof(reference), 0), "publish");
+    send_reference(self, 1, reference);
     self.until([&] { return sender.drained(); }, "drained()");
     self.expect(memory[17] == std::byte{200}, "the peer's write is not seen");
     rondo::free(memory);
@@ -354,19 +290,11 @@ TEST_CASE("signals rise, and carry what was written before them") {
     const int peer = 1 - self.rank;
     auto* mine = static_cast<uint64_t*>(alloc(64));
     if (mine == nullptr) return self.expect(false, "no library memory");
-    const Reference reference = transport.refer(mine, 64);
-    std::byte* slot = transport.sender(0, peer).try_acquire(sizeof(reference));
-    std::memcpy(slot, &reference, sizeof(reference));
-    self.expect(transport.sender(0, peer).try_publish(sizeof(reference), 0), "publish");
-    Delivery delivery{};
-    Receiver& receiver = transport.receiver(0, peer);
-    if (!self.until([&] { return receiver.try_peek(&delivery); }, "the reference")) return;
-    Reference theirs_reference;
-    std::memcpy(&theirs_reference, delivery.data, sizeof(theirs_reference));
-    receiver.release();
-    const auto* theirs = reinterpret_cast<const uint64_t*>(
-        transport.resolve(peer, theirs_reference, sizeof(uint64_t)));
-    if (theirs == nullptr) return self.expect(false, "cannot resolve");
+    send_reference(self, peer, transport.refer(mine, 64));
+    const auto* theirs =
+        reinterpret_cast<const uint64_t*>(receive_reference(self, peer, sizeof(uint64_t)));
+    if (theirs == nullptr) return;
+    transport.receiver(0, peer).release();
 
     // Turns: write and signal on an odd count, the peer answers with the even one.
     uint64_t last = 0;

@@ -206,6 +206,12 @@ cudaError_t __wrap_cudaFuncSetAttribute(const void*, cudaFuncAttribute attribute
 namespace rondo::transport::cuda_ipc {
 namespace {
 
+std::shared_ptr<CudaCalls> opened() {
+  auto cuda = open_cuda();
+  REQUIRE(cuda.ok());
+  return std::move(*cuda);
+}
+
 TEST_CASE("Where CUDA finds no driver rondo says what to do") {
   counting_returns = cudaErrorInsufficientDriver;
   const Status none = open_cuda().status();
@@ -219,8 +225,7 @@ TEST_CASE("Where CUDA finds no driver rondo says what to do") {
 }
 
 TEST_CASE("A launch neither reports nor clears the application's error") {
-  auto cuda = open_cuda();
-  REQUIRE(cuda.ok());
+  const auto cuda = opened();
   const Launch launch = {.kernel = nullptr,
                          .blocks = 1,
                          .threads = 1,
@@ -228,11 +233,11 @@ TEST_CASE("A launch neither reports nor clears the application's error") {
                          .arguments = nullptr,
                          .stream = nullptr};
   last_error = cudaErrorInvalidDevice;
-  CHECK((*cuda)->launch(launch).ok());
+  CHECK(cuda->launch(launch).ok());
   CHECK(last_error == cudaErrorInvalidDevice);
 
   launch_returns = cudaErrorInvalidConfiguration;
-  const Status status = (*cuda)->launch(launch);
+  const Status status = cuda->launch(launch);
   launch_returns = cudaSuccess;
   CHECK(status.code() == Code::kSystem);
   CHECK(status.message().find("launching a kernel") == 0);
@@ -242,34 +247,31 @@ TEST_CASE("A launch neither reports nor clears the application's error") {
 
 // cudaSetDevice() is not called, which would make a context on the device to come back to.
 TEST_CASE("An urgent stream has the greatest priority, and graphs keep their kernels' priorities") {
-  auto cuda = open_cuda();
-  REQUIRE(cuda.ok());
-  REQUIRE((*cuda)->create_urgent_stream().ok());
+  const auto cuda = opened();
+  REQUIRE(cuda->create_urgent_stream().ok());
   CHECK((stream_priority == -5 && stream_flags == cudaStreamNonBlocking));
-  REQUIRE((*cuda)->instantiate(nullptr).ok());
+  REQUIRE(cuda->instantiate(nullptr).ok());
   CHECK((graph_flags & cudaGraphInstantiateFlagUseNodePriority) != 0);
 }
 
 TEST_CASE("A kernel may ask for what its own shared memory leaves") {
-  auto cuda = open_cuda();
-  REQUIRE(cuda.ok());
-  REQUIRE((*cuda)->allow_shared(nullptr, 100'000).ok());
+  const auto cuda = opened();
+  REQUIRE(cuda->allow_shared(nullptr, 100'000).ok());
   CHECK(most_dynamic_bytes == 100'000 - 1024);
 }
 
 TEST_CASE("A device is entered and left by the driver's stack of contexts") {
-  auto cuda = open_cuda();
-  REQUIRE(cuda.ok());
-  REQUIRE((*cuda)->enter_device(1).ok());
+  const auto cuda = opened();
+  REQUIRE(cuda->enter_device(1).ok());
   REQUIRE(stack == std::vector<void*>{&primary_context});
   CHECK(held == 1);
-  REQUIRE((*cuda)->enter_device(1).ok());
+  REQUIRE(cuda->enter_device(1).ok());
   CHECK(stack.size() == 2);
-  CHECK((*cuda)->leave_device().ok());
-  CHECK((*cuda)->leave_device().ok());
+  CHECK(cuda->leave_device().ok());
+  CHECK(cuda->leave_device().ok());
   CHECK((stack.empty() && held == 1));
-  CHECK((*cuda)->leave_device().message() == "leaving a device: the driver says 201");
-  CHECK_FALSE((*cuda)->enter_device(2).ok());
+  CHECK(cuda->leave_device().message() == "leaving a device: the driver says 201");
+  CHECK_FALSE(cuda->enter_device(2).ok());
   CHECK(stack.empty());
 }
 
@@ -278,18 +280,17 @@ std::byte* at(CUdeviceptr address) {
 }
 
 TEST_CASE("A piece of mapped memory is found and exported, and no handle is kept") {
-  auto cuda = open_cuda();
-  REQUIRE(cuda.ok());
+  const auto cuda = opened();
   piece = {};
-  const auto found = (*cuda)->piece_at(at(kPiece + 5));
+  const auto found = cuda->piece_at(at(kPiece + 5));
   REQUIRE(found.ok());
   CHECK(found->base == at(kPiece));
   CHECK(found->bytes == kPieceBytes);
   CHECK(found->device == 3);
-  CHECK((*cuda)->piece_at(at(kPiece - 1)).value().bytes == 0);  // no memory of cuMemCreate()
+  CHECK(cuda->piece_at(at(kPiece - 1)).value().bytes == 0);  // no memory of cuMemCreate()
   piece.types = CU_MEM_HANDLE_TYPE_FABRIC;
-  CHECK((*cuda)->piece_at(at(kPiece)).value().device == -1);
-  const auto descriptor = (*cuda)->export_piece(at(kPiece));
+  CHECK(cuda->piece_at(at(kPiece)).value().device == -1);
+  const auto descriptor = cuda->export_piece(at(kPiece));
   REQUIRE(descriptor.ok());
   CHECK((fcntl(*descriptor, F_GETFD) & FD_CLOEXEC) != 0);
   close(*descriptor);
@@ -297,36 +298,35 @@ TEST_CASE("A piece of mapped memory is found and exported, and no handle is kept
     INFO(failing);
     piece.failing = failing;
     const bool finds = failing == std::string("export") || failing == std::string("retain");
-    CHECK((*cuda)->piece_at(at(kPiece)).ok() == finds);
-    CHECK((*cuda)->export_piece(at(kPiece)).ok() != finds);
+    CHECK(cuda->piece_at(at(kPiece)).ok() == finds);
+    CHECK(cuda->export_piece(at(kPiece)).ok() != finds);
     CHECK(piece.holds_nothing());
   }
 }
 
 TEST_CASE("A peer's piece is mapped for one GPU, or nothing of it is kept") {
-  auto cuda = open_cuda();
-  REQUIRE(cuda.ok());
+  const auto cuda = opened();
   piece = {};
-  const auto memory = (*cuda)->reserve(2 * kPieceBytes);
+  const auto memory = cuda->reserve(2 * kPieceBytes);
   REQUIRE(memory.ok());
   std::byte* const place = *memory + kPieceBytes;
   const auto address = static_cast<CUdeviceptr>(kReserved + kPieceBytes);
-  REQUIRE((*cuda)->map_piece(place, kPieceBytes, 42, 5).ok());
+  REQUIRE(cuda->map_piece(place, kPieceBytes, 42, 5).ok());
   CHECK(piece.imported_from == 42);
   CHECK(piece.held[kImported] == 0);  // the mapping keeps the memory
   CHECK(piece.mapped.at(address) == kPieceBytes);
   CHECK(piece.accessible.at(address).location.id == 5);
   CHECK(piece.accessible.at(address).location.type == CU_MEM_LOCATION_TYPE_DEVICE);
   CHECK(piece.accessible.at(address).flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-  CHECK((*cuda)->unmap_piece(place, kPieceBytes).ok());
+  CHECK(cuda->unmap_piece(place, kPieceBytes).ok());
   CHECK(piece.holds_nothing());
   for (const char* const failing : {"import", "map", "access"}) {
     INFO(failing);
     piece.failing = failing;
-    CHECK_FALSE((*cuda)->map_piece(place, kPieceBytes, 42, 5).ok());
+    CHECK_FALSE(cuda->map_piece(place, kPieceBytes, 42, 5).ok());
     CHECK(piece.holds_nothing());
   }
-  CHECK((*cuda)->free_reserved(*memory, 2 * kPieceBytes).ok());
+  CHECK(cuda->free_reserved(*memory, 2 * kPieceBytes).ok());
   CHECK(piece.reserved.empty());
 }
 

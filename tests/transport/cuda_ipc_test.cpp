@@ -66,13 +66,6 @@ struct Job {
 
 }  // namespace
 
-TEST_CASE("CUDA is there, or it is said why not") {
-  const auto cuda = open_cuda();
-  if (cuda.ok()) return;
-  CHECK(cuda.status().code() == Code::kUnavailable);
-  CHECK_FALSE(cuda.status().message().empty());
-}
-
 TEST_CASE("Blocks that would wait for each other for ever are refused, with what to do") {
   // 10 multiprocessors: 3 ranks with 3 channels fit, with 4 they do not.
   const std::vector<DevicePlace> together = {place(1, 0), place(1, 0), place(2, 0), place(2, 1)};

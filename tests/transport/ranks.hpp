@@ -17,21 +17,14 @@ enum class Medium {
   kThreads,
   kForks,
   kPaced,
-  kLazy,       // between threads
-  kLazyForks,  // between processes
-  kPacedLazy,  // a pace over a lazy wire
-  kMixed,      // lazy between odd and even ranks only
+  kPacedLazy,  // a pace over a lazy wire (lazy.hpp)
   kUcx,        // UCX over this machine's loopback, between threads
   kUcxForks,   // and between processes
-  kUcxHosts,   // and between two processes with a network namespace each, joined by a virtual cable
 };
 const char* to_string(Medium medium);
-inline bool is_ucx(Medium medium) {
-  return medium == Medium::kUcx || medium == Medium::kUcxForks || medium == Medium::kUcxHosts;
-}
+inline bool is_ucx(Medium medium) { return medium == Medium::kUcx || medium == Medium::kUcxForks; }
 inline bool is_forked(Medium medium) {
-  return medium == Medium::kForks || medium == Medium::kLazyForks ||
-         (is_ucx(medium) && medium != Medium::kUcx);
+  return medium == Medium::kForks || medium == Medium::kUcxForks;
 }
 /// Whether this machine has what the medium needs. Says once, on stderr, what it lacks.
 bool is_available(Medium medium);
@@ -51,6 +44,9 @@ struct Rank {
   /// Polls until `condition` holds, and progresses all channels meanwhile; after 30 s without,
   /// fails with `what`.
   bool until(const std::function<bool()>& condition, const std::string& what);
+
+  /// All ranks but this one.
+  std::vector<int> peers() const;
 
   /// A slot for `bytes`, or null after 30 s.
   std::byte* acquire(Sender& sender, size_t bytes);

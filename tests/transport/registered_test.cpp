@@ -4,7 +4,6 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +17,7 @@
 
 #include "rondo/memory.hpp"
 #include "tests/harness/catch.hpp"
+#include "tests/harness/contains.hpp"
 #include "tests/transport/child.hpp"
 #include "transport/memory/arena.hpp"
 #include "transport/shm/references.hpp"
@@ -55,10 +55,11 @@ class Pages {
   uint32_t* base_;
 };
 
-std::string message(const Status& status) { return status.to_string(); }
+/// Registers or unregisters without an error.
+void must(const Status& status) { REQUIRE(status.to_string() == "ok"); }
 
-bool contains(const Status& status, const char* words) {
-  return message(status).find(words) != std::string::npos;
+void check_refused(const Status& status, const char* words) {
+  CHECK_THAT(status.to_string(), testing::contains(words));
 }
 
 TEST_CASE("registered memory keeps its address and content, and is library memory") {
@@ -66,12 +67,12 @@ TEST_CASE("registered memory keeps its address and content, and is library memor
     INFO(pages);
     Pages own(pages);
     const size_t skipped = 100, bytes = own.bytes() - 300;
-    REQUIRE(message(register_memory(own.at(skipped), bytes)) == "ok");
+    must(register_memory(own.at(skipped), bytes));
     CHECK(own.unchanged());
     CHECK(is_library_memory(own.at(skipped), bytes));
     CHECK(is_library_memory(own.at(0), own.bytes()));  // whole pages
     CHECK(!is_library_memory(own.at(0), own.bytes() + 1));
-    REQUIRE(message(unregister_memory(own.at(skipped))) == "ok");
+    must(unregister_memory(own.at(skipped)));
     CHECK(own.unchanged());
     CHECK(!is_library_memory(own.at(skipped), bytes));
     CHECK(registrations == 0);
@@ -80,8 +81,8 @@ TEST_CASE("registered memory keeps its address and content, and is library memor
 
 TEST_CASE("a peer finds registered memory in the arena, whatever part a call passes") {
   Pages own(600), other(3);
-  REQUIRE(register_memory(own.at(0), own.bytes()).ok());
-  REQUIRE(register_memory(other.at(0), other.bytes()).ok());
+  must(register_memory(own.at(0), own.bytes()));
+  must(register_memory(other.at(0), other.bytes()));
   const shm::References mine(0, {own_arena()}, false);
   for (const size_t offset : {size_t{0}, size_t{12}, 513 * kPage + 4, 600 * kPage - 4}) {
     const Reference reference = mine.refer(own.at(offset), 4);
@@ -96,33 +97,33 @@ TEST_CASE("a peer finds registered memory in the arena, whatever part a call pas
   CHECK(mine.refer(own.at(599 * kPage), kPage + 1).kind == Reference::kNone);
   uint32_t elsewhere = 0;
   CHECK(mine.refer(&elsewhere, 4).kind == Reference::kNone);
-  REQUIRE(unregister_memory(own.at(0)).ok());
+  must(unregister_memory(own.at(0)));
   CHECK(mine.refer(own.at(0), 4).kind == Reference::kNone);
   CHECK(mine.refer(other.at(0), 4).kind == Reference::kArena);
-  REQUIRE(unregister_memory(other.at(0)).ok());
+  must(unregister_memory(other.at(0)));
 }
 
 TEST_CASE("what is not to be registered is refused, and nothing is lost") {
   Pages own(8);
-  CHECK(contains(register_memory(nullptr, 4), "there is no such memory"));
-  CHECK(contains(register_memory(own.at(0), 0), "there is no such memory"));
-  CHECK(contains(register_memory(own.at(0), ~size_t{0}), "no such memory"));
-  CHECK(contains(unregister_memory(own.at(0)), "unregister_memory of 0x"));
-  CHECK(contains(unregister_memory(own.at(0)), "not a pointer that"));
-  REQUIRE(register_memory(own.at(2 * kPage), 2 * kPage).ok());
+  check_refused(register_memory(nullptr, 4), "there is no such memory");
+  check_refused(register_memory(own.at(0), 0), "there is no such memory");
+  check_refused(register_memory(own.at(0), ~size_t{0}), "no such memory");
+  check_refused(unregister_memory(own.at(0)), "unregister_memory of 0x");
+  check_refused(unregister_memory(own.at(0)), "not a pointer that");
+  must(register_memory(own.at(2 * kPage), 2 * kPage));
   for (const size_t first : {0, 1, 2, 3}) {
-    CHECK(contains(register_memory(own.at(first * kPage), 3 * kPage),
-                   "some of its pages are registered already"));
+    check_refused(register_memory(own.at(first * kPage), 3 * kPage),
+                  "some of its pages are registered already");
   }
-  CHECK(contains(unregister_memory(own.at(2 * kPage + 1)), "not a pointer"));
-  REQUIRE(register_memory(own.at(4 * kPage), 1).ok());
-  REQUIRE(unregister_memory(own.at(4 * kPage)).ok());
-  REQUIRE(unregister_memory(own.at(2 * kPage)).ok());
+  check_refused(unregister_memory(own.at(2 * kPage + 1)), "not a pointer");
+  must(register_memory(own.at(4 * kPage), 1));
+  must(unregister_memory(own.at(4 * kPage)));
+  must(unregister_memory(own.at(2 * kPage)));
   void* const library = alloc(kPage);
-  CHECK(contains(register_memory(library, kPage), "rondo::alloc"));
+  check_refused(register_memory(library, kPage), "rondo::alloc");
   rondo::free(library);
   REQUIRE(::munmap(own.at(7 * kPage), kPage) == 0);
-  CHECK(contains(register_memory(own.at(6 * kPage), 2 * kPage), "mapped"));
+  check_refused(register_memory(own.at(6 * kPage), 2 * kPage), "mapped");
   CHECK(registrations == 0);
   CHECK(in_child([]() -> std::string {
           ::setenv("RONDO_ARENA_BYTES", "2M", 1);
@@ -134,7 +135,7 @@ TEST_CASE("what is not to be registered is refused, and nothing is lost") {
 
 TEST_CASE("a child registers memory of its own, and keeps what was registered before") {
   Pages before(2);
-  REQUIRE(register_memory(before.at(0), before.bytes()).ok());
+  must(register_memory(before.at(0), before.bytes()));
   CHECK(in_child([&]() -> std::string {
           if (!before.unchanged()) return "the content changed";
           if (is_library_memory(before.at(0), 1)) return "the parent's is the child's";
@@ -146,54 +147,49 @@ TEST_CASE("a child registers memory of its own, and keeps what was registered be
           return own.unchanged() ? "" : "the child's own changed";
         }) == "");
   CHECK(before.unchanged());
-  REQUIRE(unregister_memory(before.at(0)).ok());
+  must(unregister_memory(before.at(0)));
 }
 
 TEST_CASE("after a fork neither process sees the other's writes to library memory") {
   Pages own(600);  // from 2 MiB on the arena gives its memory out in another way
-  REQUIRE(register_memory(own.at(0), own.bytes()).ok());
+  must(register_memory(own.at(0), own.bytes()));
   auto* const allocated = static_cast<char*>(alloc(own.bytes()));
   auto* const untouched = static_cast<char*>(alloc(3 * kPage));
   REQUIRE((allocated != nullptr && untouched != nullptr));
   std::memset(own.at(0), 1, own.bytes());
   std::memset(allocated, 1, own.bytes());
-  int to_child[2], to_parent[2];
-  REQUIRE((::pipe(to_child) == 0 && ::pipe(to_parent) == 0));
-  const auto meet = [](int out, int in) {
-    char byte = 0;
-    return ::write(out, &byte, 1) == 1 && ::read(in, &byte, 1) == 1;
-  };
+  int pipe[2];
+  REQUIRE(::pipe(pipe) == 0);
+  const UniqueFd reading(pipe[0]), writing(pipe[1]);
   const auto holds = [&](const char* memory, char value) {
     return std::all_of(memory, memory + own.bytes(), [value](char each) { return each == value; });
   };
-  const pid_t child = ::fork();
-  if (child == 0) {
-    bool right = meet(to_parent[1], to_child[0]);  // the parent has written
-    right = right && holds(own.at(0), 1) && holds(allocated, 1) && untouched[kPage] == 0;
+  Child child([&]() -> std::string {
+    char byte = 0;
+    if (::read(reading.get(), &byte, 1) != 1) return "the parent has not written";
+    if (!holds(own.at(0), 1) || !holds(allocated, 1) || untouched[kPage] != 0)
+      return "the parent's";
     std::memset(own.at(0), 3, own.bytes());
     std::memset(allocated, 3, own.bytes());
-    ::_exit(right && holds(own.at(0), 3) && holds(allocated, 3) ? 0 : 1);
-  }
+    return holds(own.at(0), 3) && holds(allocated, 3) ? "" : "not its own";
+  });
   std::memset(own.at(0), 2, own.bytes());
   std::memset(allocated, 2, own.bytes());
   untouched[kPage] = 2;
-  REQUIRE(meet(to_child[1], to_parent[0]));
-  int status = -1;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  CHECK(status == 0);
+  REQUIRE(::write(writing.get(), "x", 1) == 1);
+  CHECK(child.text() == "");
   CHECK((holds(own.at(0), 2) && holds(allocated, 2)));
   CHECK(is_library_memory(own.at(0), own.bytes()));
-  REQUIRE(unregister_memory(own.at(0)).ok());
+  must(unregister_memory(own.at(0)));
   CHECK(holds(own.at(0), 2));
   rondo::free(allocated);
   rondo::free(untouched);
-  for (const int fd : {to_child[0], to_child[1], to_parent[0], to_parent[1]}) ::close(fd);
 }
 
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // they need address space
 TEST_CASE("without memory for a copy library memory faults in a forked child") {
   Pages own(2);
-  REQUIRE(register_memory(own.at(0), own.bytes()).ok());
+  must(register_memory(own.at(0), own.bytes()));
   std::memset(own.at(0), 1, own.bytes());
   size_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
@@ -201,18 +197,15 @@ TEST_CASE("without memory for a copy library memory faults in a forked child") {
   REQUIRE(::getrlimit(RLIMIT_AS, &before) == 0);
   const rlimit none{.rlim_cur = pages * kPage, .rlim_max = before.rlim_max};
   REQUIRE(::setrlimit(RLIMIT_AS, &none) == 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
+  Child child([&]() -> std::string {
     ::signal(SIGSEGV, SIG_DFL);
     std::memset(own.at(0), 2, own.bytes());
-    ::_exit(0);
-  }
+    return "wrote";
+  });
   REQUIRE(::setrlimit(RLIMIT_AS, &before) == 0);
-  int status = -1;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV));
+  CHECK(child.text() == "ended by signal " + std::to_string(SIGSEGV));
   CHECK(std::all_of(own.at(0), own.at(0) + own.bytes(), [](char each) { return each == 1; }));
-  REQUIRE(unregister_memory(own.at(0)).ok());
+  must(unregister_memory(own.at(0)));
 }
 #endif
 

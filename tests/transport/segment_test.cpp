@@ -25,6 +25,12 @@ int open_descriptors() {
   return count;
 }
 
+Segment created(size_t bytes) {
+  auto segment = Segment::create("segment-test", bytes);
+  REQUIRE(segment.ok());
+  return *segment;
+}
+
 UniqueFd copy_of(const Segment& segment) { return UniqueFd(::dup(segment.fd())); }
 
 /// A memfd that rondo did not make.
@@ -37,32 +43,30 @@ UniqueFd foreign(size_t bytes, int seals) {
 
 TEST_CASE("a segment is zero, aligned, sparse, and its size is sealed") {
   constexpr size_t kBytes = size_t{64} << 30;
-  auto segment = Segment::create("segment-test", kBytes);
-  REQUIRE(segment.ok());
-  CHECK(segment->bytes() == kBytes);
-  CHECK(reinterpret_cast<uintptr_t>(segment->base()) % (2 << 20) == 0);
-  CHECK(segment->base()[0] == std::byte{0});
-  CHECK(segment->base()[kBytes - 1] == std::byte{0});
-  segment->base()[kBytes / 2] = std::byte{7};
+  const Segment segment = created(kBytes);
+  CHECK(segment.bytes() == kBytes);
+  CHECK(reinterpret_cast<uintptr_t>(segment.base()) % (2 << 20) == 0);
+  CHECK(segment.base()[0] == std::byte{0});
+  CHECK(segment.base()[kBytes - 1] == std::byte{0});
+  segment.base()[kBytes / 2] = std::byte{7};
   struct stat facts {};
-  REQUIRE(::fstat(segment->fd(), &facts) == 0);
+  REQUIRE(::fstat(segment.fd(), &facts) == 0);
   CHECK(facts.st_blocks * 512 <= 64 << 10);
-  CHECK(::ftruncate(segment->fd(), 4096) != 0);
-  CHECK(::ftruncate(segment->fd(), static_cast<off_t>(2 * kBytes)) != 0);
-  CHECK((::fcntl(segment->fd(), F_GETFD) & FD_CLOEXEC) != 0);
+  CHECK(::ftruncate(segment.fd(), 4096) != 0);
+  CHECK(::ftruncate(segment.fd(), static_cast<off_t>(2 * kBytes)) != 0);
+  CHECK((::fcntl(segment.fd(), F_GETFD) & FD_CLOEXEC) != 0);
 }
 
 TEST_CASE("all segments of one memfd share one mapping, and the last one unmaps it") {
-  auto first = Segment::create("segment-test", 10'000);
-  REQUIRE(first.ok());
-  std::byte* const base = first->base();
-  auto second = Segment::map(copy_of(*first), 10'000);
+  Segment first = created(10'000);
+  std::byte* const base = first.base();
+  auto second = Segment::map(copy_of(first), 10'000);
   REQUIRE(second.ok());
   CHECK(second->base() == base);
-  CHECK(second->id() == first->id());
+  CHECK(second->id() == first.id());
   base[5] = std::byte{9};
-  *first = Segment();
-  CHECK(first->base() == nullptr);
+  first = Segment();
+  CHECK(first.base() == nullptr);
   CHECK(second->base()[5] == std::byte{9});
   *second = Segment();
   unsigned char resident = 0;
@@ -89,28 +93,25 @@ TEST_CASE("no descriptor is stdin's, stdout's or stderr's, where the program has
 TEST_CASE("descriptors are closed, also when they are refused") {
   const int before = open_descriptors();
   {
-    auto segment = Segment::create("segment-test", 4096);
-    REQUIRE(segment.ok());
+    const Segment segment = created(4096);
     CHECK(open_descriptors() == before + 1);
-    auto again = Segment::map(copy_of(*segment), 4096);
+    const auto again = Segment::map(copy_of(segment), 4096);
     CHECK(again.ok());
-    auto refused = Segment::map(copy_of(*segment), 8192);
-    CHECK(!refused.ok());
+    CHECK(!Segment::map(copy_of(segment), 8192).ok());
     CHECK(open_descriptors() == before + 1);
   }
   CHECK(open_descriptors() == before);
 }
 
 TEST_CASE("what is not the segment that was promised is refused") {
-  auto segment = Segment::create("segment-test", 8192);
-  REQUIRE(segment.ok());
+  const Segment segment = created(8192);
   const auto refused = [](UniqueFd fd, size_t bytes, const std::string& part) {
     const auto result = Segment::map(std::move(fd), bytes);
     CHECK(result.status().code() == Code::kInvalidArgument);
     CHECK_THAT(result.status().message(), testing::contains(part));
   };
-  refused(copy_of(*segment), 4096, "8192 bytes instead of 4096");
-  refused(copy_of(*segment), 0, "instead of 0");
+  refused(copy_of(segment), 4096, "8192 bytes instead of 4096");
+  refused(copy_of(segment), 0, "instead of 0");
   refused(foreign(8192, 0), 8192, "not sealed");
   refused(foreign(8192, F_SEAL_SHRINK), 8192, "not sealed");
   refused(UniqueFd(::open("/dev/null", O_RDWR | O_CLOEXEC)), 8192, "not sealed");
