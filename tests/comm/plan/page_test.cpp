@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
+#include "tests/comm/plan/text.hpp"
 #include "tests/comm/schedule/builtins.hpp"
 #include "tests/harness/rank_group.hpp"
 
@@ -26,22 +26,10 @@ std::string written(const TempDirectory& folder, const std::string& name, const 
   return path;
 }
 
-std::string read(const std::string& path) {
-  std::stringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
-
 /// What stands in the block.
 std::string block_of(const std::string& page) {
   const size_t at = page.find(kBegins) + kBegins.size();
   return page.substr(at, page.find("</script>", at) - at);
-}
-
-size_t occurrences(const std::string& text, const std::string& part) {
-  size_t found = 0;
-  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++found;
-  return found;
 }
 
 std::string why_not(const std::string& path) {

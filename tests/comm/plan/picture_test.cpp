@@ -7,6 +7,7 @@
 #include <set>
 
 #include "comm/plan/text_width.hpp"
+#include "tests/comm/plan/text.hpp"
 #include "tests/comm/schedule/builtins.hpp"
 
 namespace rondo::plan::test {
@@ -23,12 +24,6 @@ std::vector<schedule::Schedule> schedules(Collective collective, Algorithm algor
     all.push_back(std::move(*built));
   }
   return all;
-}
-
-size_t count(const std::string& text, const std::string& part) {
-  size_t found = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
-  return found;
 }
 
 struct Place {
@@ -174,11 +169,11 @@ TEST_CASE("the drawing has all boxes and arrows, and says what was reduced") {
       to_svg(picture, {.title = "a <title> & more", .subtitle = "", .notes = {}});
   CHECK_THAT(svg, says("<svg xmlns=\"http://www.w3.org/2000/svg\""));
   CHECK_THAT(svg, says("a &lt;title&gt; &amp; more"));
-  CHECK(count(svg, "<rect ") == picture.boxes.size() + 1);  // and the ground
-  CHECK(count(svg, "marker-end") == picture.arrows.size());
-  CHECK(count(svg, "\xE2\x88\x91") == 4);  // each rank reduces its chunk
-  CHECK(count(svg, " finished</text>") == 4);
-  CHECK(count(svg, ">rank 3</text>") == 1);
+  CHECK(occurrences(svg, "<rect ") == picture.boxes.size() + 1);  // and the ground
+  CHECK(occurrences(svg, "marker-end") == picture.arrows.size());
+  CHECK(occurrences(svg, "\xE2\x88\x91") == 4);  // each rank reduces its chunk
+  CHECK(occurrences(svg, " finished</text>") == 4);
+  CHECK(occurrences(svg, ">rank 3</text>") == 1);
 }
 
 }  // namespace rondo::plan::test

@@ -1,7 +1,7 @@
-// What the schedule tests have in common: the list of all built-in algorithms, and how large the
-// tests are.
+// What the schedule tests have in common: lists of the built-in algorithms, limits, and proofs.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <tuple>
@@ -10,52 +10,42 @@
 
 #include "tests/comm/schedule/operations.hpp"
 #include "tests/harness/catch.hpp"
+#include "tests/harness/contains.hpp"
+#include "tests/harness/sanitized.hpp"
 
 namespace rondo::schedule::test {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
+using testing::kSanitized;
 
 /// Matches a message that contains `words`.
-inline auto says(const std::string& words) {
-#if __has_include(<catch2/catch_all.hpp>)
-  return Catch::Matchers::ContainsSubstring(words);
-#else
-  return Catch::Matchers::Contains(words);
-#endif
-}
+inline auto says(const std::string& words) { return testing::contains(words); }
 
-/// On one host.
-inline std::vector<std::pair<Collective, Algorithm>> builtins() {
-  std::vector<std::pair<Collective, Algorithm>> all;
-  for (int c = 0; c < kCollectives; ++c) {
-    const auto collective = static_cast<Collective>(c);
-    for (const Algorithm algorithm : algorithms_of(collective)) {
+using Builtin = std::pair<Collective, Algorithm>;
+
+/// Those of all collectives.
+inline std::vector<Builtin> builtins_by(std::vector<Algorithm> (*algorithms)(Collective)) {
+  std::vector<Builtin> all;
+  for (const Collective collective : collectives()) {
+    for (const Algorithm algorithm : algorithms(collective))
       all.emplace_back(collective, algorithm);
-    }
   }
   return all;
 }
-
+/// On one host.
+inline std::vector<Builtin> builtins() { return builtins_by(algorithms_of); }
+/// On several hosts.
+inline std::vector<Builtin> builtins_between_hosts() {
+  return builtins_by(algorithms_between_hosts);
+}
 /// Those that need several hosts.
-inline std::vector<std::pair<Collective, Algorithm>> hierarchical_builtins() {
-  std::vector<std::pair<Collective, Algorithm>> some;
-  for (int c = 0; c < kCollectives; ++c) {
-    const auto collective = static_cast<Collective>(c);
-    for (const Algorithm algorithm : algorithms_between_hosts(collective)) {
-      if (needs_hosts(algorithm)) some.emplace_back(collective, algorithm);
-    }
-  }
+inline std::vector<Builtin> hierarchical_builtins() {
+  std::vector<Builtin> some = builtins_between_hosts();
+  std::erase_if(some, [](const Builtin& one) { return !needs_hosts(one.second); });
   return some;
 }
-
-/// All of them.
-inline std::vector<std::pair<Collective, Algorithm>> all_builtins() {
-  std::vector<std::pair<Collective, Algorithm>> all = builtins();
-  for (const auto& one : hierarchical_builtins()) all.push_back(one);
+inline std::vector<Builtin> all_builtins() {
+  std::vector<Builtin> all = builtins();
+  for (const Builtin& one : hierarchical_builtins()) all.push_back(one);
   return all;
 }
 
@@ -73,6 +63,15 @@ inline Limits tiny(uint32_t depth, int channels = 1) {
           .channels = channels,
           .align = 4,
           .min_slice_bytes = 0};
+}
+
+/// `count` elements by a built-in on its usual hosts.
+inline OperationShape shape_of(const Builtin& builtin, int ranks, uint64_t count, int root = 0) {
+  return {.collective = builtin.first,
+          .algorithm = builtin.second,
+          .ranks = ranks,
+          .root = root,
+          .count = count};
 }
 
 inline std::string describe(const SharedHosts& hosts) {
@@ -141,6 +140,19 @@ inline LoweredOperation operation(const OperationShape& shape, const Limits& lim
 /// The verdict on one operation, or on a sequence.
 inline Status verdict(const std::vector<LoweredOperation>& operations, const Limits& limits) {
   return verify(operations, limits).status();
+}
+
+inline VerifyReport report_of(const LoweredOperation& op, const Limits& limits) {
+  Result<VerifyReport> report = verify(std::span(&op, 1), limits);
+  if (!report.ok()) FAIL(report.status().to_string());
+  return std::move(*report);
+}
+
+/// The operation is right; in place only where it may be.
+inline void prove(const OperationShape& shape, const Limits& limits) {
+  if (shape.in_place && !algorithms::is_in_place_safe(shape.collective, shape.algorithm)) return;
+  INFO(describe(shape, limits));
+  (void)report_of(operation(shape, limits), limits);
 }
 
 }  // namespace rondo::schedule::test

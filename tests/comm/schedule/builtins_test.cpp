@@ -2,8 +2,6 @@
 // channels, in and out of place, alone and in pairs of different operations over the same FIFOs.
 #include "tests/comm/schedule/builtins.hpp"
 
-#include <algorithm>
-
 namespace rondo::schedule::test {
 namespace {
 
@@ -24,35 +22,17 @@ uint64_t large_count(Collective collective, int ranks, uint32_t depth) {
   return three_rounds(depth) * static_cast<uint64_t>(divided ? ranks : 1) + 1;
 }
 
-void prove(const OperationShape& shape, const Limits& limits) {
-  if (shape.in_place && !algorithms::is_in_place_safe(shape.collective, shape.algorithm)) return;
-  const Status status = verdict({operation(shape, limits)}, limits);
-  INFO(describe(shape, limits));
-  if (!status.ok()) FAIL(status.to_string());
-}
-
-using Builtin = std::pair<Collective, Algorithm>;
-
 /// The first, the second, and the first again.
 void prove_in_turn(const Builtin& first, const Builtin& second, int ranks, int channels,
                    const SharedHosts& hosts = nullptr) {
   const uint32_t depth =
       std::max(least_depth(first.first, first.second), least_depth(second.first, second.second));
   const Limits limits = tiny(depth, channels);
-  const OperationShape one{.collective = first.first,
-                           .algorithm = first.second,
-                           .ranks = ranks,
-                           .root = ranks - 1,
-                           .in_place = algorithms::is_in_place_safe(first.first, first.second),
-                           .count = large_count(first.first, ranks, depth),
-                           .hosts = hosts};
-  const OperationShape other{
-      .collective = second.first,
-      .algorithm = second.second,
-      .ranks = ranks,
-      .in_place = ranks % 2 == 1 && algorithms::is_in_place_safe(second.first, second.second),
-      .count = static_cast<uint64_t>(ranks) * 9 + 1,
-      .hosts = hosts};
+  OperationShape one = shape_of(first, ranks, large_count(first.first, ranks, depth), ranks - 1);
+  OperationShape other = shape_of(second, ranks, static_cast<uint64_t>(ranks) * 9 + 1);
+  one.hosts = other.hosts = hosts;
+  one.in_place = algorithms::is_in_place_safe(first.first, first.second);
+  other.in_place = ranks % 2 == 1 && algorithms::is_in_place_safe(second.first, second.second);
   INFO(describe(one, limits) << ", then " << describe(other, limits));
   const LoweredOperation a = operation(one, limits), b = operation(other, limits);
   const Status status = verdict({a, b, a}, limits);
@@ -72,32 +52,25 @@ void prove_depths_and_places(OperationShape shape) {
 }  // namespace
 
 TEST_CASE("every built-in is proved for few ranks, at every edge count") {
-  const std::vector<int> all = few_ranks();
-  for (const auto& [collective, algorithm] : all_builtins()) {
-    for (const int n : all) {
-      OperationShape shape{
-          .collective = collective, .algorithm = algorithm, .ranks = n, .root = n / 2};
+  for (const Builtin& builtin : all_builtins()) {
+    for (const int n : few_ranks()) {
       const auto u = static_cast<uint64_t>(n);
       for (const uint64_t count : {uint64_t{0}, uint64_t{1}, u - 1, u, u + 1}) {
-        shape.count = count;
-        prove_depths_and_places(shape);
+        prove_depths_and_places(shape_of(builtin, n, count, n / 2));
       }
     }
   }
 }
 
 TEST_CASE("every built-in is proved over several rounds and channels") {
-  for (const auto& [collective, algorithm] : all_builtins()) {
+  for (const Builtin& builtin : all_builtins()) {
     for (const int n : few_ranks()) {
-      for (const uint32_t depth : {least_depth(collective, algorithm), 6u}) {
+      for (const uint32_t depth : {least_depth(builtin.first, builtin.second), 6u}) {
         for (const int channels : {1, 2, 3}) {
-          OperationShape shape{
-              .collective = collective,
-              .algorithm = algorithm,
-              .ranks = n,
-              .root = n - 1,
-              .in_place = channels != 2,
-              .count = static_cast<uint64_t>(channels) * large_count(collective, n, depth)};
+          const uint64_t count = large_count(builtin.first, n, depth);
+          OperationShape shape =
+              shape_of(builtin, n, static_cast<uint64_t>(channels) * count, n - 1);
+          shape.in_place = channels != 2;
           prove(shape, tiny(depth, channels));
           shape.in_place = !shape.in_place;
           if (n < 9) prove(shape, tiny(depth, channels));
@@ -108,11 +81,10 @@ TEST_CASE("every built-in is proved over several rounds and channels") {
 }
 
 TEST_CASE("every built-in is proved for 64 and 256 ranks") {
-  for (const auto& [collective, algorithm] : all_builtins()) {
+  for (const Builtin& builtin : all_builtins()) {
     for (const int n : kSanitized ? std::vector<int>{16} : std::vector<int>{64, 256}) {
-      const uint32_t depth = least_depth(collective, algorithm);
-      OperationShape shape{.collective = collective, .algorithm = algorithm, .ranks = n, .root = 1};
-      shape.count = large_count(collective, n, depth);
+      const uint32_t depth = least_depth(builtin.first, builtin.second);
+      OperationShape shape = shape_of(builtin, n, large_count(builtin.first, n, depth), 1);
       prove(shape, tiny(depth));
       shape.in_place = true;
       shape.count = static_cast<uint64_t>(n) + 1;
@@ -122,15 +94,11 @@ TEST_CASE("every built-in is proved for 64 and 256 ranks") {
 }
 
 TEST_CASE("every root is proved") {
-  for (const auto& [collective, algorithm] : all_builtins()) {
-    if (!is_rooted(collective)) continue;
+  for (const Builtin& builtin : all_builtins()) {
+    if (!is_rooted(builtin.first)) continue;
     for (const int n : {1, 2, 3, 5, 8}) {
       for (int root = 0; root < n; ++root) {
-        prove_depths_and_places({.collective = collective,
-                                 .algorithm = algorithm,
-                                 .ranks = n,
-                                 .root = root,
-                                 .count = large_count(collective, n, 4)});
+        prove_depths_and_places(shape_of(builtin, n, large_count(builtin.first, n, 4), root));
       }
     }
   }
@@ -148,15 +116,12 @@ TEST_CASE("consecutive different operations share FIFOs without getting in each 
 }
 
 TEST_CASE("so do operations between hosts, whichever algorithms they go by") {
-  for (const auto& first : hierarchical_builtins()) {
-    for (int c = 0; c < kCollectives; ++c) {
-      const auto collective = static_cast<Collective>(c);
-      for (const Algorithm algorithm : algorithms_between_hosts(collective)) {
-        for (const auto& hosts :
-             {consecutive({2, 2}), consecutive({1, 3, 2}), hosts_of({0, 1, 2, 0, 1, 2, 1})}) {
-          if (kSanitized && hosts->ranks() != 4) continue;
-          prove_in_turn(first, {collective, algorithm}, hosts->ranks(), 2, hosts);
-        }
+  for (const Builtin& first : hierarchical_builtins()) {
+    for (const Builtin& second : builtins_between_hosts()) {
+      for (const auto& hosts :
+           {consecutive({2, 2}), consecutive({1, 3, 2}), hosts_of({0, 1, 2, 0, 1, 2, 1})}) {
+        if (kSanitized && hosts->ranks() != 4) continue;
+        prove_in_turn(first, second, hosts->ranks(), 2, hosts);
       }
     }
   }
@@ -183,24 +148,18 @@ TEST_CASE("so do those of 64, 128 and 256 ranks", "[again]") {
 
 TEST_CASE("the ring sends exactly 2(N-1)/N of the data, its halves (N-1)/N, and so does two-shot") {
   for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kTwoShot}) {
-    for (const int n : {2, 3, 5, 6, 7, 16}) {
-      const auto u = static_cast<uint64_t>(n);
-      const Limits limits = tiny(4);
-      const uint64_t block = 120, all = block * u;
-      const auto sent = [&](Collective collective, uint64_t count) {
-        const LoweredOperation op = operation(
-            {.collective = collective, .algorithm = algorithm, .ranks = n, .count = count}, limits);
-        const Result<VerifyReport> report = verify(std::span(&op, 1), limits);
-        REQUIRE(report.ok());
-        for (size_t r = 0; r < u; ++r) {
-          CHECK(report.value().elements_sent[r] == traffic_of(op.programs[r], n).elements_sent);
-          CHECK(report.value().elements_sent[r] == report.value().elements_sent[0]);
+    for (const uint64_t n : {2, 3, 5, 6, 7, 16}) {
+      const uint64_t block = 120, all = block * n;
+      const auto check = [&](Collective collective, uint64_t count, uint64_t sent_by_all) {
+        const LoweredOperation op =
+            operation(shape_of({collective, algorithm}, static_cast<int>(n), count), tiny(4));
+        for (const uint64_t sent : report_of(op, tiny(4)).elements_sent) {
+          CHECK(sent * n == sent_by_all);
         }
-        return report.value().elements_sent[0];
       };
-      CHECK(sent(Collective::kAllReduce, all) * u == 2 * (u - 1) * all);
-      CHECK(sent(Collective::kReduceScatter, block) * u == (u - 1) * all);
-      CHECK(sent(Collective::kAllGather, block) * u == (u - 1) * all);
+      check(Collective::kAllReduce, all, 2 * (n - 1) * all);
+      check(Collective::kReduceScatter, block, (n - 1) * all);
+      check(Collective::kAllGather, block, (n - 1) * all);
     }
   }
 }
@@ -209,17 +168,13 @@ TEST_CASE("exactly the algorithms that say so fold in rank order") {
   for (const int n : {5, 6, 7}) {
     for (const auto& [collective, algorithm] : all_builtins()) {
       if (!form_of(collective).reduces) continue;
-      const Limits limits = tiny(4);
-      const LoweredOperation op = operation(
-          {.collective = collective, .algorithm = algorithm, .ranks = n, .count = 100}, limits);
-      const Result<VerifyReport> report = verify(std::span(&op, 1), limits);
-      REQUIRE(report.ok());
+      const LoweredOperation op = operation(shape_of({collective, algorithm}, n, 100), tiny(4));
+      const bool in_order = report_of(op, tiny(4)).rank_order;
       INFO(name(algorithm) << " " << name(collective) << ", " << n << " ranks");
-      CHECK(report.value().rank_order ==
-            algorithms::folds_in_rank_order(collective, algorithm, DataType::kFloat32));
-      if (is_scan(collective)) continue;
-      CHECK(report.value().rank_order ==
-            algorithms::folds_in_rank_order(collective, algorithm, DataType::kBFloat16));
+      for (const DataType type : {DataType::kFloat32, DataType::kBFloat16}) {
+        if (is_scan(collective) && type == DataType::kBFloat16) continue;
+        CHECK(in_order == algorithms::folds_in_rank_order(collective, algorithm, type));
+      }
     }
   }
 }

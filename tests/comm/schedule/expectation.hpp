@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 
 #include "comm/schedule/verifier.hpp"
 
@@ -21,48 +22,45 @@ struct Expectation {
   uint64_t (*finish)(uint64_t sum);
 
   size_t ranks() const { return op.programs.size(); }
-  bool is(Collective one, Collective other) const {
-    return op.collective == one || op.collective == other;
+  bool is(std::initializer_list<Collective> any) const {
+    return std::find(any.begin(), any.end(), op.collective) != any.end();
   }
+  bool gathers_varying() const { return is({Collective::kAllGatherV, Collective::kGatherV}); }
+  bool scatters_varying() const { return is({Collective::kReduceScatterV, Collective::kScatterV}); }
   bool one_in() const {
-    return is(Collective::kAllGather, Collective::kGather) ||
-           is(Collective::kAllGatherV, Collective::kGatherV);
+    return is({Collective::kAllGather, Collective::kGather}) || gathers_varying();
   }
   bool one_out() const {
-    return is(Collective::kReduceScatter, Collective::kScatter) ||
-           is(Collective::kReduceScatterV, Collective::kScatterV);
+    return is({Collective::kReduceScatter, Collective::kScatter}) || scatters_varying();
   }
-  bool exchanges() const { return is(Collective::kAllToAll, Collective::kAllToAllV); }
+  bool exchanges() const { return is({Collective::kAllToAll, Collective::kAllToAllV}); }
   bool blocks() const { return one_in() || one_out() || exchanges(); }
 
   /// Elements that rank `from` has for rank `to`, and where they begin in its In and in that rank's
   /// Out. Where In or Out is a single block, or undivided, it begins at 0.
   uint64_t count(size_t from, size_t to) const {
-    if (is(Collective::kAllGatherV, Collective::kGatherV)) return op.layouts[0].out_counts[from];
-    if (is(Collective::kReduceScatterV, Collective::kScatterV)) return op.layouts[0].in_counts[to];
+    if (gathers_varying()) return op.layouts[0].out_counts[from];
+    if (scatters_varying()) return op.layouts[0].in_counts[to];
     if (op.collective == Collective::kAllToAllV) return op.layouts[from].in_counts[to];
     return op.count;
   }
   uint64_t in_offset(size_t from, size_t to) const {
     if (one_in()) return 0;
-    const bool varies = is(Collective::kReduceScatterV, Collective::kScatterV) ||
-                        op.collective == Collective::kAllToAllV;
+    const bool varies = scatters_varying() || op.collective == Collective::kAllToAllV;
     return varies ? op.layouts[from].in_offsets[to] : to * op.count;
   }
   uint64_t out_offset(size_t from, size_t to) const {
     if (one_out()) return 0;
-    const bool varies = is(Collective::kAllGatherV, Collective::kGatherV) ||
-                        op.collective == Collective::kAllToAllV;
+    const bool varies = gathers_varying() || op.collective == Collective::kAllToAllV;
     return varies ? op.layouts[to].out_offsets[from] : from * op.count;
   }
   bool reads(size_t rank) const {
     return static_cast<int>(rank) == op.root ||
-           !(is(Collective::kBroadcast, Collective::kScatter) ||
-             op.collective == Collective::kScatterV);
+           !is({Collective::kBroadcast, Collective::kScatter, Collective::kScatterV});
   }
   bool writes(size_t rank) const {
     return static_cast<int>(rank) == op.root ||
-           !(is(Collective::kReduce, Collective::kGather) || op.collective == Collective::kGatherV);
+           !is({Collective::kReduce, Collective::kGather, Collective::kGatherV});
   }
 
   /// Elements of a rank's buffers, and where Out and In begin in the one memory of both in place.
@@ -86,18 +84,13 @@ struct Expectation {
     return one_out() ? in_offset(rank, rank) : 0;
   }
 
-  uint64_t sum(uint64_t position) const {
-    uint64_t sum = 0;
-    for (size_t r = 0; r < ranks(); ++r) sum += contribution(r, position);
-    return finish(sum);
-  }
-
-  /// Of a scan: a sum of the first ranks, which no step finishes.
+  /// Of the first ranks: what a scan gives, whose sums no step finishes.
   uint64_t sum_before(size_t end, uint64_t position) const {
     uint64_t sum = 0;
     for (size_t r = 0; r < end; ++r) sum += contribution(r, position);
     return sum;
   }
+  uint64_t sum(uint64_t position) const { return finish(sum_before(ranks(), position)); }
 
   /// Element `i` of what `rank` gets from `from`.
   uint64_t expected(size_t from, size_t rank, uint64_t i) const {
@@ -126,15 +119,12 @@ struct Expectation {
   /// Whether `out`, what `rank` holds at the end, is right.
   bool right(size_t rank, const uint64_t* out) const {
     if (!writes(rank)) return true;
-    if (!blocks() || one_out()) {
-      for (uint64_t i = 0; i < out_size(rank); ++i) {
-        if (out[i] != expected(0, rank, i)) return false;
-      }
-      return true;
-    }
-    for (size_t from = 0; from < ranks(); ++from) {
-      for (uint64_t i = 0; i < count(from, rank); ++i) {
-        if (out[out_offset(from, rank) + i] != expected(from, rank, i)) return false;
+    const bool undivided = !blocks() || one_out();
+    for (size_t from = 0; from < (undivided ? 1 : ranks()); ++from) {
+      const uint64_t length = undivided ? out_size(rank) : count(from, rank);
+      const uint64_t begin = undivided ? 0 : out_offset(from, rank);
+      for (uint64_t i = 0; i < length; ++i) {
+        if (out[begin + i] != expected(from, rank, i)) return false;
       }
     }
     return true;

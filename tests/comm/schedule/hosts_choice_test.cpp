@@ -3,8 +3,9 @@
 #include <cmath>
 
 #include "comm/tuner/choose.hpp"
-#include "comm/tuner/fit.hpp"
 #include "tests/comm/schedule/builtins.hpp"
+#include "tests/comm/schedule/carry_out.hpp"
+#include "tests/comm/schedule/predictions.hpp"
 
 namespace rondo::tuner::test {
 namespace {
@@ -25,12 +26,7 @@ Algorithm chosen_on(const SharedHosts& hosts, Collective collective, uint64_t by
 
 Price price_on(const SharedHosts& hosts, Collective collective, Algorithm algorithm, uint64_t bytes,
                const LinkProfile& profile = shared_memory_profile()) {
-  return price({.collective = collective,
-                .algorithm = algorithm,
-                .ranks = hosts->ranks(),
-                .bytes = bytes,
-                .hosts = hosts.get()},
-               profile);
+  return price(question_of(collective, algorithm, hosts->ranks(), bytes, hosts), profile);
 }
 
 bool is_even(const base::HostMap& hosts) {
@@ -42,48 +38,23 @@ bool is_even(const base::HostMap& hosts) {
 /// WireTerms hops that wait for each other: every rank carries out its steps one after the other, a
 /// message to another host takes one unit of time and everything else none.
 double dependent_hops(const SharedHosts& hosts, Collective collective, Algorithm algorithm) {
-  const auto n = static_cast<size_t>(hosts->ranks());
+  struct Sent {
+    int by;
+    double at;
+  };
   std::vector<Schedule> schedules;
   for (int r = 0; r < hosts->ranks(); ++r) {
     schedules.push_back(*build_on(hosts, collective, algorithm, hosts->ranks(), r, 0));
   }
-  std::vector<size_t> at(n, 0);
-  std::vector<double> now(n, 0);
-  std::vector<std::vector<double>> sent(n * n), taken(n * n);
-  for (bool progress = true; progress;) {
-    progress = false;
-    for (size_t r = 0; r < n; ++r) {
-      while (at[r] < schedules[r].steps.size()) {
-        const schedule::Step& step = schedules[r].steps[at[r]];
-        double ready = now[r];
-        bool blocked = false;
-        for (const schedule::Operand& o : step.sources) {
-          if (o.place != schedule::OperandKind::kSlot) continue;
-          const auto peer = static_cast<size_t>(o.peer);
-          const size_t link = peer * n + r;
-          if (taken[link].size() == sent[link].size()) {
-            blocked = true;
-            break;
-          }
-          const bool crosses = !hosts->share_host(o.peer, static_cast<int>(r));
-          ready = std::max(ready, sent[link][taken[link].size()] + (crosses ? 1 : 0));
+  std::vector<double> now(schedules.size(), 0);
+  carry_out<Sent>(
+      schedules, [&](size_t rank, const schedule::Step&, const std::vector<Sent>& received) {
+        const int self = static_cast<int>(rank);
+        for (const Sent& sent : received) {
+          now[rank] = std::max(now[rank], sent.at + (hosts->share_host(sent.by, self) ? 0 : 1));
         }
-        if (blocked) break;
-        for (const schedule::Operand& o : step.sources) {
-          if (o.place != schedule::OperandKind::kSlot) continue;
-          taken[static_cast<size_t>(o.peer) * n + r].push_back(ready);
-        }
-        now[r] = ready;
-        for (const schedule::Operand& o : step.destinations) {
-          if (o.place != schedule::OperandKind::kSlot) continue;
-          sent[r * n + static_cast<size_t>(o.peer)].push_back(ready);
-        }
-        ++at[r];
-        progress = true;
-      }
-    }
-  }
-  for (size_t r = 0; r < n; ++r) REQUIRE(at[r] == schedules[r].steps.size());
+        return Sent{self, now[rank]};
+      });
   return *std::max_element(now.begin(), now.end());
 }
 
@@ -93,48 +64,27 @@ TEST_CASE("the wire hops of the cost model are those that wait for each other in
   for (const SharedHosts& hosts :
        {consecutive({1, 1}), consecutive({2, 2}), consecutive({3, 3, 3}), consecutive({2, 2, 2, 2}),
         consecutive({1, 3}), consecutive({2, 1, 4}), hosts_of({0, 1, 0, 1, 0, 1}),
-        consecutive({1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}), consecutive({2, 2, 2, 2, 2, 2, 2, 2, 2})}) {
-    for (int c = 0; c < kCollectives; ++c) {
-      const auto collective = static_cast<Collective>(c);
-      for (const Algorithm algorithm : algorithms_between_hosts(collective)) {
-        INFO(name(algorithm) << " " << name(collective) << describe(hosts));
-        const double hops = algorithms::find(collective, algorithm)
-                                ->wire({.p = static_cast<double>(hosts->ranks()),
-                                        .n = 1,
-                                        .slot = 1,
-                                        .on = algorithms::spread_of(*hosts)})
-                                .hops;
-        const double found = dependent_hops(hosts, collective, algorithm);
-        // A ring's chunks begin at different ranks: the formula has the mean of their ways.
-        const bool ring = algorithm == A::kRing && !is_rooted(collective) && !is_scan(collective);
-        // Between hosts of different sizes a hierarchical algorithm's are an estimate.
-        const bool estimated = algorithm == A::kHierarchical && !is_even(*hosts);
-        // The eleventh of eleven hosts adds two hops, one of which may pass beside the others.
-        const bool left_over = algorithm == A::kHierarchicalTree && hosts->hosts() == 11;
-        CHECK(hops <= (estimated ? 4 : 1) * found + (ring || left_over ? 1 : 0));
-        CHECK(hops * (estimated ? 2 : 1) >= found - (ring ? 1 : 0));
-      }
+        consecutive({1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}), consecutive({2, 2, 2, 2, 2, 2, 2, 2, 2}),
+        consecutive(std::vector<int>(128, 1))}) {
+    for (const auto& [collective, algorithm] : builtins_between_hosts()) {
+      INFO(name(algorithm) << " " << name(collective) << describe(hosts));
+      const double hops = algorithms::find(collective, algorithm)
+                              ->wire({.p = static_cast<double>(hosts->ranks()),
+                                      .n = 1,
+                                      .slot = 1,
+                                      .on = algorithms::spread_of(*hosts)})
+                              .hops;
+      const double found = dependent_hops(hosts, collective, algorithm);
+      // A ring's chunks begin at different ranks: the formula has the mean of their ways.
+      const bool ring = algorithm == A::kRing && !is_rooted(collective) && !is_scan(collective);
+      // Between hosts of different sizes a hierarchical algorithm's are an estimate.
+      const bool estimated = algorithm == A::kHierarchical && !is_even(*hosts);
+      // The eleventh of eleven hosts adds two hops, one of which may pass beside the others.
+      const bool left_over = algorithm == A::kHierarchicalTree && hosts->hosts() == 11;
+      CHECK(hops <= (estimated ? 4 : 1) * found + (ring || left_over ? 1 : 0));
+      CHECK(hops * (estimated ? 2 : 1) >= found - (ring ? 1 : 0));
     }
   }
-}
-
-TEST_CASE(
-    "hierarchical-tree takes a wire hop for every factor of eight hosts, hierarchical 2(H-1)") {
-  const auto hops = [](Algorithm algorithm, int hosts) {
-    const auto map = std::make_shared<const base::HostMap>(base::HostMap::equal(hosts, 4));
-    return terms_of({.collective = Collective::kAllReduce,
-                     .algorithm = algorithm,
-                     .ranks = map->ranks(),
-                     .bytes = 8,
-                     .hosts = map.get()},
-                    shared_memory_profile())
-        .wire.hops;
-  };
-  for (const int hosts : {2, 3, 5, 7, 8}) CHECK(hops(A::kHierarchicalTree, hosts) == 1);
-  for (const int hosts : {9, 10, 12, 15, 64}) CHECK(hops(A::kHierarchicalTree, hosts) == 2);
-  CHECK(hops(A::kHierarchicalTree, 11) == 4);  // ten, and one that is left over
-  CHECK(hops(A::kHierarchicalTree, 2048) == 4);
-  for (const int hosts : {2, 9, 64}) CHECK(hops(A::kHierarchical, hosts) == 2 * (hosts - 1));
 }
 
 TEST_CASE(
@@ -146,8 +96,7 @@ TEST_CASE(
     const auto one = std::make_shared<const base::HostMap>(base::HostMap::one_host(ranks));
     for (const auto& [collective, algorithm] : builtins()) {
       for (uint64_t bytes = 1; bytes < uint64_t{1} << 30; bytes *= 32) {
-        const Question question{
-            .collective = collective, .algorithm = algorithm, .ranks = ranks, .bytes = bytes};
+        const Question question = question_of(collective, algorithm, ranks, bytes);
         const double us = price(question, shared_memory_profile()).total_us();
         CHECK(price_on(one, collective, algorithm, bytes).total_us() == us);
         CHECK(price(question, other).total_us() == us);
@@ -164,48 +113,32 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("reproducible results do not depend on which ranks share a host") {
-  // Whatever the hosts, only algorithms that fold in rank order, at once, are chosen; so the bits are
-  // those of one host. Something always is.
+TEST_CASE("between hosts no memory is shared, and reproducible results have the bits of one host") {
   Available available = kWireOnly;
-  available.rank_order_only = true;
   for (const bool shares : {false, true}) {  // what a transport says of memory inside the hosts
-    available.publish = available.references = available.signals = shares;
-    for (const DataType type : {DataType::kFloat32, DataType::kBFloat16}) {
-      available.type = type;
-      for (const SharedHosts& hosts :
-           {consecutive({1, 1}), consecutive({2, 2}), consecutive({1, 3}),
-            consecutive({4, 4, 4, 4}), hosts_of({0, 1, 0, 1}), consecutive({64, 64, 64})}) {
-        for (int c = 0; c < kCollectives; ++c) {
-          const auto collective = static_cast<Collective>(c);
-          if (collective == Collective::kAllToAllV) continue;  // never in place
-          for (uint64_t bytes = 1; bytes < uint64_t{1} << 32; bytes *= 16) {
-            const Algorithm algorithm = chosen_on(hosts, collective, bytes, available);
-            INFO(name(algorithm) << " " << name(collective) << " " << bytes << describe(hosts));
-            REQUIRE(algorithms::find(collective, algorithm) != nullptr);
-            CHECK_FALSE(algorithms::traits_of(algorithm).needs.one_host());
-            if (!form_of(collective).reduces) continue;
-            CHECK(algorithms::folds_in_rank_order(collective, algorithm, type));
-            CHECK_FALSE(needs_hosts(algorithm));
+    available.publish = available.references = available.signals = available.process_copy = shares;
+    for (const bool reproducible : {false, true}) {
+      available.rank_order_only = reproducible;
+      for (const DataType type : {DataType::kFloat32, DataType::kBFloat16}) {
+        available.type = type;
+        for (const SharedHosts& hosts :
+             {consecutive({1, 1}), consecutive({2, 2}), consecutive({1, 3}),
+              consecutive({4, 4, 4, 4}), hosts_of({0, 1, 0, 1}), consecutive({64, 64, 64})}) {
+          for (const Collective collective : collectives()) {
+            if (collective == Collective::kAllToAllV) continue;  // never in place
+            for (uint64_t bytes = 1; bytes < uint64_t{1} << 32; bytes *= 16) {
+              const Algorithm algorithm = chosen_on(hosts, collective, bytes, available);
+              INFO(name(algorithm) << " " << name(collective) << " " << bytes << describe(hosts));
+              REQUIRE(algorithms::find(collective, algorithm) != nullptr);
+              CHECK_FALSE(algorithms::traits_of(algorithm).needs.one_host());
+              if (!reproducible || !form_of(collective).reduces) continue;
+              // Folded in rank order, at once.
+              CHECK(algorithms::folds_in_rank_order(collective, algorithm, type));
+              CHECK_FALSE(needs_hosts(algorithm));
+            }
           }
         }
       }
-    }
-  }
-}
-
-TEST_CASE("between hosts memory is never shared, whatever the transport offers inside them") {
-  const Available everything{
-      .publish = true, .references = true, .signals = true, .process_copy = true, .offers = true};
-  const SharedHosts hosts = consecutive({2, 2});
-  for (int c = 0; c < kCollectives; ++c) {
-    const auto collective = static_cast<Collective>(c);
-    if (collective == Collective::kAllToAllV) continue;
-    for (uint64_t bytes = 1; bytes < uint64_t{1} << 32; bytes *= 16) {
-      const Algorithm algorithm = chosen_on(hosts, collective, bytes, everything);
-      INFO(name(collective) << " " << bytes);
-      CHECK(algorithms::find(collective, algorithm) != nullptr);
-      CHECK_FALSE(algorithms::traits_of(algorithm).needs.one_host());
     }
   }
 }
@@ -282,13 +215,9 @@ std::vector<Timing> timings_between(const std::vector<SharedHosts>& maps,
     for (const Collective collective : {Collective::kAllReduce, Collective::kBroadcast}) {
       for (const Algorithm algorithm : algorithms_between_hosts(collective)) {
         for (uint64_t bytes = 8; bytes <= uint64_t{64} << 20; bytes *= 8) {
-          timings.push_back(
-              {.question = {.collective = collective,
-                            .algorithm = algorithm,
-                            .ranks = hosts->ranks(),
-                            .bytes = bytes,
-                            .hosts = hosts.get()},
-               .us = price_on(hosts, collective, algorithm, bytes, profile).total_us()});
+          const Question question =
+              question_of(collective, algorithm, hosts->ranks(), bytes, hosts);
+          timings.push_back({.question = question, .us = price(question, profile).total_us()});
         }
       }
     }
@@ -306,31 +235,21 @@ TEST_CASE("a fit between hosts finds the wire and leaves the host as it was") {
   machine.wire_both_us_per_byte = 2.7e-5;
   for (const std::vector<SharedHosts>& maps :
        {std::vector{consecutive({1, 1})}, {consecutive({2, 2}), consecutive({2, 2, 2})}}) {
-    std::vector<Timing> timings = timings_between(maps, machine);
-    const auto fitted = fit(timings, shared_memory_profile());
-    REQUIRE(fitted.ok());
-    const bool told_apart =
-        maps.size() > 1;  // one message in each hop: latency and overhead are one
+    const std::vector<Timing> timings = timings_between(maps, machine);
+    const LinkProfile found = fitted(timings, shared_memory_profile());
+    // With one message in each hop latency and overhead are one.
+    const bool told_apart = maps.size() > 1;
     for (size_t c = 0; c < kConstantCount; ++c) {
       INFO(kConstants[c].name);
-      const double found = fitted.value().*kConstants[c].value;
-      if (c < kHostConstantCount) CHECK(found == shared_memory_profile().*kConstants[c].value);
+      const double LinkProfile::*constant = kConstants[c].value;
+      if (c < kHostConstantCount) CHECK(found.*constant == shared_memory_profile().*constant);
       if (c >= kHostConstantCount && told_apart) {
-        CHECK(found == Approx(machine.*kConstants[c].value).epsilon(0.02));
+        CHECK(found.*constant == Approx(machine.*constant).epsilon(0.02));
       }
     }
-    CHECK(fitted->corrections.size() == maps.size());
-    for (const Timing& t : timings) {
-      CHECK(price(t.question, *fitted).total_us() == Approx(t.us).epsilon(0.002));
-    }
-    // On a machine that the model explains, the constants do nearly all of it.
-    for (const Corrections& corrections : fitted->corrections) {
-      for (const Correction& table : corrections.tables) {
-        for (const Correction::Point& point : table.points) {
-          CHECK(point.factor == Approx(1).epsilon(0.05));
-        }
-      }
-    }
+    CHECK(found.corrections.size() == maps.size());
+    check_predictions(timings, found, 0.002);
+    check_factors(found, 0.05);
   }
 }
 
@@ -340,28 +259,19 @@ TEST_CASE("a fit between hosts and one on a host keep each other's predictions")
   machine.wire_us_per_byte = 8e-4;
   const SharedHosts two = consecutive({1, 1}), four = consecutive({2, 2});
   std::vector<Timing> of_two = timings_between({two}, machine);
-  std::vector<Timing> of_four = timings_between({four}, machine);
+  std::vector<Timing> of_four = timings_between({four}, machine), of_host;
   for (size_t i = 0; i < of_two.size(); ++i) of_two[i].us *= i % 2 == 0 ? 1.4 : 0.7;
-  for (Timing& t : of_four) t.us *= 3;  // four ranks share two cores
-  auto fitted = fit(of_two, shared_memory_profile());
-  REQUIRE(fitted.ok());
-  fitted = fit(of_four, *fitted);
-  REQUIRE(fitted.ok());
-  std::vector<Timing> of_host;
-  for (Timing t : of_four) {
+  for (Timing& t : of_four) {
+    t.us *= 3;  // four ranks share two cores
     if (needs_hosts(t.question.algorithm)) continue;
-    t.question.hosts = nullptr;
-    t.us = 5 * price(t.question, machine).total_us();
     of_host.push_back(t);
+    of_host.back().question.hosts = nullptr;
+    of_host.back().us = 5 * price(of_host.back().question, machine).total_us();
   }
-  fitted = fit(of_host, *fitted);
-  REQUIRE(fitted.ok());
-  CHECK(fitted->corrections.size() == 3);
-  for (const auto& timings : {of_two, of_four, of_host}) {
-    for (const Timing& t : timings) {
-      CHECK(price(t.question, *fitted).total_us() == Approx(t.us).epsilon(0.005));
-    }
-  }
+  const LinkProfile found =
+      fitted(of_host, fitted(of_four, fitted(of_two, shared_memory_profile())));
+  CHECK(found.corrections.size() == 3);
+  for (const auto& timings : {of_two, of_four, of_host}) check_predictions(timings, found, 0.005);
 }
 
 TEST_CASE("a fit is of timings between hosts, or of timings on one") {

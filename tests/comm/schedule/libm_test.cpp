@@ -6,6 +6,7 @@
 
 #include "comm/tuner/choose.hpp"
 #include "tests/comm/schedule/builtins.hpp"
+#include "tests/comm/schedule/predictions.hpp"
 
 namespace {
 
@@ -58,14 +59,9 @@ std::vector<double> predictions(int ranks) {
       const auto hosts = schedule::test::usual_hosts(algorithm, ranks);
       for (uint64_t bytes = 1; bytes < uint64_t{1} << 30; bytes = bytes * 3 + 1) {
         for (const bool mapped : {false, true}) {
-          all.push_back(price({.collective = collective,
-                               .algorithm = algorithm,
-                               .ranks = ranks,
-                               .bytes = bytes,
-                               .mapped = mapped,
-                               .hosts = hosts.get()},
-                              profile)
-                            .total_us());
+          Question question = question_of(collective, algorithm, ranks, bytes, hosts);
+          question.mapped = mapped;
+          all.push_back(price(question, profile).total_us());
         }
       }
     }

@@ -1,12 +1,11 @@
 // Building and lowering as such: bounds, division of the data, refusals, names; and the teaching
 // ring against the real one.
 #include <array>
-#include <deque>
 #include <limits>
-#include <map>
 
 #include "comm/algorithms/teaching_ring.hpp"
 #include "tests/comm/schedule/builtins.hpp"
+#include "tests/comm/schedule/carry_out.hpp"
 
 namespace rondo::schedule::test {
 namespace {
@@ -29,54 +28,31 @@ std::vector<std::string> names(Collective collective, Algorithm algorithm, int r
   return all;
 }
 
-/// Carries a schedule out as it stands, chunk by chunk, with FIFOs without end: for links only.
+/// The outputs of all ranks, whose schedules use links only.
 std::vector<std::vector<double>> walk(const std::vector<Schedule>& schedules,
                                       const std::vector<std::vector<double>>& inputs) {
+  using Values = std::vector<double>;
   const size_t ranks = schedules.size(), count = inputs[0].size();
   const size_t block = (count + ranks - 1) / ranks;
-  std::map<std::pair<int, int>, std::deque<std::vector<double>>> links;
-  std::vector<std::vector<double>> outputs(ranks, std::vector<double>(count));
-  std::vector<size_t> at(ranks, 0);
-  for (size_t done = 0; done < ranks;) {
-    done = 0;
-    for (size_t r = 0; r < ranks; ++r) {
-      const int self = static_cast<int>(r);
-      if (at[r] == schedules[r].steps.size()) {
-        ++done;
-        continue;
-      }
-      const Step& step = schedules[r].steps[at[r]];
-      bool ready = true;
-      for (const Operand& o : step.sources) {
-        ready = ready && (o.place != OperandKind::kSlot || !links[{o.peer, self}].empty());
-      }
-      if (!ready) continue;
-      ++at[r];
-      const size_t begin = std::min(count, static_cast<size_t>(step.chunk) * block);
-      const size_t end = std::min(count, begin + block);
-      std::vector<double> value;
-      for (const Operand& o : step.sources) {
-        std::vector<double> part(inputs[r].begin() + static_cast<std::ptrdiff_t>(begin),
-                                 inputs[r].begin() + static_cast<std::ptrdiff_t>(end));
-        if (o.place == OperandKind::kSlot) {
-          part = links[{o.peer, self}].front();
-          links[{o.peer, self}].pop_front();
-        }
-        if (value.empty()) {
-          value = part;
-        } else {
-          for (size_t i = 0; i < part.size(); ++i) value[i] += part[i];
-        }
-      }
-      for (const Operand& o : step.destinations) {
-        if (o.place == OperandKind::kSlot) links[{self, o.peer}].push_back(value);
-        if (o.place == OperandKind::kOut) {
-          std::copy(value.begin(), value.end(),
-                    outputs[r].begin() + static_cast<std::ptrdiff_t>(begin));
-        }
-      }
+  std::vector<Values> outputs(ranks, Values(count));
+  carry_out<Values>(schedules, [&](size_t rank, const Step& step, std::vector<Values>& received) {
+    const size_t begin = std::min(count, static_cast<size_t>(step.chunk) * block);
+    const auto at = static_cast<std::ptrdiff_t>(begin);
+    const auto end = static_cast<std::ptrdiff_t>(std::min(count, begin + block));
+    const Values own(inputs[rank].begin() + at, inputs[rank].begin() + end);
+    Values sum;
+    for (size_t s = 0, slot = 0; s < step.sources.size(); ++s) {
+      const bool is_slot = step.sources[s].place == OperandKind::kSlot;
+      const Values& part = is_slot ? received[slot++] : own;
+      if (s == 0) sum = part;
+      for (size_t i = 0; s > 0 && i < part.size(); ++i) sum[i] += part[i];
     }
-  }
+    for (const Operand& o : step.destinations) {
+      if (o.place == OperandKind::kOut)
+        std::copy(sum.begin(), sum.end(), outputs[rank].begin() + at);
+    }
+    return sum;
+  });
   return outputs;
 }
 
@@ -135,36 +111,16 @@ TEST_CASE("the ring's steps are in NCCL's order") {
   CHECK(names(Collective::kBarrier, Algorithm::kFlat, 1, 0).empty());
 }
 
-TEST_CASE("three ranks fold in rank order in one-shot and two-shot") {
-  for (const Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot,
-                                    Algorithm::kOneShotDirect, Algorithm::kTwoShotDirect}) {
-    for (int rank = 0; rank < 3; ++rank) {
-      Result<Schedule> s = algorithms::build(Collective::kAllReduce, algorithm, 3, rank, 0);
-      REQUIRE(s.ok());
-      for (const Step& step : s->steps) {
-        if (step.sources.size() < 2) continue;
-        REQUIRE(step.sources.size() == 3);
-        for (int p = 0; p < 3; ++p) {
-          const Operand& o = step.sources[static_cast<size_t>(p)];
-          CHECK((o.place == OperandKind::kIn ? rank : o.peer) == p);
-        }
-      }
-    }
-  }
-}
-
 TEST_CASE("build refuses what makes no sense") {
-  CHECK(algorithms::build(Collective::kAllReduce, Algorithm::kAuto, 2, 0, 0).status().code() ==
-        Code::kUnavailable);
-  CHECK(algorithms::build(Collective::kAllReduce, Algorithm::kFlat, 2, 0, 0).status().code() ==
-        Code::kUnavailable);
-  CHECK(algorithms::build(static_cast<Collective>(99), Algorithm::kRing, 2, 0, 0).status().code() ==
-        Code::kUnavailable);
+  const auto code = [](Collective collective, Algorithm algorithm, int ranks, int rank, int root) {
+    return algorithms::build(collective, algorithm, ranks, rank, root).status().code();
+  };
+  CHECK(code(Collective::kAllReduce, Algorithm::kFlat, 2, 0, 0) == Code::kUnavailable);
+  CHECK(code(static_cast<Collective>(99), Algorithm::kRing, 2, 0, 0) == Code::kUnavailable);
   for (const auto& [ranks, rank, root] :
        {std::array{0, 0, 0}, {65537, 0, 0}, {2, 2, 0}, {2, -1, 0}, {2, 0, 2}, {2, 0, -1}}) {
-    const Status status =
-        algorithms::build(Collective::kBroadcast, Algorithm::kRing, ranks, rank, root).status();
-    CHECK(status.code() == Code::kInvalidArgument);
+    CHECK(code(Collective::kBroadcast, Algorithm::kRing, ranks, rank, root) ==
+          Code::kInvalidArgument);
   }
 }
 

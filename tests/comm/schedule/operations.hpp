@@ -1,7 +1,7 @@
 // An operation of all ranks, built and lowered, as the verifier takes it.
 #pragma once
 
-#include <string>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -14,26 +14,30 @@ inline bool needs_hosts(Algorithm algorithm) {
   return algorithms::traits_of(algorithm).needs.hosts;
 }
 
-/// The algorithms that do the collective on one host.
-inline std::vector<Algorithm> algorithms_of(Collective collective) {
+inline std::vector<Collective> collectives() {
+  std::vector<Collective> all;
+  for (int c = 0; c < kCollectives; ++c) all.push_back(static_cast<Collective>(c));
+  return all;
+}
+
+/// The algorithms that do the collective, and whose needs are met.
+template <class Met>
+std::vector<Algorithm> algorithms_with(Collective collective, Met are_met) {
   std::vector<Algorithm> some;
   for (const algorithms::AlgorithmTraits* traits : algorithms::all()) {
-    if (algorithms::find(collective, traits->algorithm) && !traits->needs.hosts) {
-      some.push_back(traits->algorithm);
-    }
+    const bool does = algorithms::find(collective, traits->algorithm) != nullptr;
+    if (does && are_met(traits->needs)) some.push_back(traits->algorithm);
   }
   return some;
 }
-
-/// The algorithms that do the collective on several hosts.
+/// On one host.
+inline std::vector<Algorithm> algorithms_of(Collective collective) {
+  return algorithms_with(collective, [](const algorithms::Needs& needs) { return !needs.hosts; });
+}
+/// On several hosts.
 inline std::vector<Algorithm> algorithms_between_hosts(Collective collective) {
-  std::vector<Algorithm> some;
-  for (const algorithms::AlgorithmTraits* traits : algorithms::all()) {
-    if (algorithms::find(collective, traits->algorithm) && !traits->needs.one_host()) {
-      some.push_back(traits->algorithm);
-    }
-  }
-  return some;
+  return algorithms_with(collective,
+                         [](const algorithms::Needs& needs) { return !needs.one_host(); });
 }
 
 inline SharedHosts hosts_of(const std::vector<int>& labels) {
@@ -77,13 +81,8 @@ struct OperationShape {
   SharedHosts hosts = usual_hosts(algorithm, ranks);
 };
 
-/// build() and lower() for every rank. Refuses in place where the algorithm is not safe so.
+/// build() and lower() for every rank.
 inline Result<LoweredOperation> make_operation(const OperationShape& shape, const Limits& limits) {
-  if (shape.in_place && !algorithms::is_in_place_safe(shape.collective, shape.algorithm)) {
-    return Status(Code::kUnavailable, std::string(name(shape.algorithm)) + " " +
-                                          std::string(name(shape.collective)) +
-                                          " cannot be used in place; choose another algorithm");
-  }
   LoweredOperation op{.collective = shape.collective,
                       .root = shape.root,
                       .in_place = shape.in_place,

@@ -5,10 +5,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "comm/tuner/choose.hpp"
-#include "comm/tuner/fit.hpp"
 #include "comm/tuner/profile_file.hpp"
 #include "tests/comm/schedule/builtins.hpp"
+#include "tests/comm/schedule/predictions.hpp"
 #include "tests/harness/rank_group.hpp"
 
 namespace rondo::tuner::test {
@@ -56,11 +55,9 @@ json old_document(int version) {
 }
 
 Question ring(int ranks, uint64_t bytes, bool mapped = false) {
-  return {.collective = Collective::kAllReduce,
-          .algorithm = Algorithm::kRing,
-          .ranks = ranks,
-          .bytes = bytes,
-          .mapped = mapped};
+  Question question = question_of(Collective::kAllReduce, Algorithm::kRing, ranks, bytes);
+  question.mapped = mapped;
+  return question;
 }
 
 /// The message that a changed document gets.
@@ -78,11 +75,7 @@ std::vector<Timing> synthetic(const LinkProfile& profile, int ranks) {
   std::vector<Timing> timings;
   for (const auto& [collective, algorithm] : builtins()) {
     for (uint64_t bytes = 8; bytes <= uint64_t{64} << 20; bytes *= 4) {
-      const Question q{.collective = collective,
-                       .algorithm = algorithm,
-                       .ranks = ranks,
-                       .bytes = bytes,
-                       .mapped = algorithms::traits_of(algorithm).needs.references};
+      const Question q = question_of(collective, algorithm, ranks, bytes);
       timings.push_back({.question = q, .us = price(q, profile).total_us()});
     }
   }
@@ -98,22 +91,18 @@ TEST_CASE("a profile comes back from its file as it was, to the last bit") {
   std::ofstream(path) << to_json_text(profile);
   const auto read = read_profile(path);
   REQUIRE(read.ok());
-  CHECK(read.value().name == profile.name);
+  CHECK(to_json_text(*read) == to_json_text(profile));
+  CHECK(read->name == profile.name);
   for (const Constant& c : kConstants) CHECK(read.value().*c.value == profile.*c.value);
-  CHECK(read.value().llc_bytes == profile.llc_bytes);
-  CHECK(read.value().slot_bytes == profile.slot_bytes);
-  CHECK(read.value().slots == profile.slots);
-  CHECK(read.value().wire_slot_bytes == profile.wire_slot_bytes);
-  CHECK(read.value().wire_slots == profile.wire_slots);
-  CHECK(read.value().parallel_ranks == profile.parallel_ranks);
+  CHECK(read->wire_slot_bytes == profile.wire_slot_bytes);
+  CHECK(read->wire_slots == profile.wire_slots);
   REQUIRE(read->corrections.size() == 2);
   CHECK(read->corrections[1].hosts == profile.corrections[1].hosts);
-  CHECK(read->corrections[1].tables[0].points[0].factor == 3);
   for (const int ranks : {2, 4}) {
     for (const bool mapped : {false, true}) {
       for (uint64_t bytes = 1; bytes < 1 << 20; bytes *= 3) {
-        CHECK(price(ring(ranks, bytes, mapped), read.value()).total_us() ==
-              price(ring(ranks, bytes, mapped), profile).total_us());
+        const Question question = ring(ranks, bytes, mapped);
+        CHECK(price(question, *read).total_us() == price(question, profile).total_us());
       }
     }
   }
@@ -277,53 +266,45 @@ TEST_CASE("a fit finds the constants of the machine that the timings come from")
   machine.memory_us_per_byte = 9e-5;
   machine.reduce_us_per_byte = 3e-5;
   for (const int ranks : {4, 5}) {
-    const auto fitted = fit(synthetic(machine, ranks), shared_memory_profile());
-    REQUIRE(fitted.ok());
+    const LinkProfile found = fitted(synthetic(machine, ranks), shared_memory_profile());
     for (const Constant& c : kConstants) {
       INFO(c.name << ", " << ranks << " ranks");
-      CHECK(fitted.value().*c.value == Approx(machine.*c.value).epsilon(0.02));
+      CHECK(found.*c.value == Approx(machine.*c.value).epsilon(0.02));
     }
-    REQUIRE(fitted->corrections.size() == 1);
-    for (const Correction& table : fitted->corrections[0].tables) {
-      for (const Correction::Point& point : table.points)
-        CHECK(point.factor == Approx(1).epsilon(0.02));
-    }
+    CHECK(found.corrections.size() == 1);
+    check_factors(found, 0.02);
   }
+}
+
+/// Of two ranks, as no constants can explain them.
+std::vector<Timing> odd_timings() {
+  std::vector<Timing> timings = synthetic(shared_memory_profile(), 2);
+  for (size_t i = 0; i < timings.size(); ++i) timings[i].us *= i % 3 == 0 ? 2.5 : 0.8;
+  return timings;
 }
 
 TEST_CASE("what the constants cannot explain is predicted all the same where it was measured") {
-  std::vector<Timing> timings = synthetic(shared_memory_profile(), 2);
-  for (size_t i = 0; i < timings.size(); ++i) timings[i].us *= i % 3 == 0 ? 2.5 : 0.8;
-  const auto fitted = fit(timings, shared_memory_profile());
-  REQUIRE(fitted.ok());
-  for (const Timing& t : timings) {
-    CHECK(price(t.question, fitted.value()).total_us() == Approx(t.us).epsilon(0.002));
-  }
-  for (const Constant& c : kConstants) CHECK(fitted.value().*c.value >= 0);
+  const LinkProfile found = fitted(odd_timings(), shared_memory_profile());
+  check_predictions(odd_timings(), found, 0.002);
+  for (const Constant& c : kConstants) CHECK(found.*c.value >= 0);
   // Two ranks have no further peers: nothing was learnt about them.
-  CHECK(fitted.value().peer_us == shared_memory_profile().peer_us);
+  CHECK(found.peer_us == shared_memory_profile().peer_us);
   // And it can be written and read.
-  const auto back = parse_profile(to_json_text(fitted.value()), "back");
+  const auto back = parse_profile(to_json_text(found), "back");
   REQUIRE(back.ok());
   REQUIRE(back->corrections.size() == 1);
   CHECK(back->corrections[0].hosts == base::HostMap::one_host(2));
-  CHECK(back->corrections[0].tables.size() == fitted->corrections[0].tables.size());
+  CHECK(back->corrections[0].tables.size() == found.corrections[0].tables.size());
 }
 
 TEST_CASE("a fit keeps what it does not measure: other ranks are predicted as before") {
-  std::vector<Timing> of_two = synthetic(shared_memory_profile(), 2);
-  for (size_t i = 0; i < of_two.size(); ++i) of_two[i].us *= i % 3 == 0 ? 2.5 : 0.8;
+  const std::vector<Timing> of_two = odd_timings();
   LinkProfile slower = shared_memory_profile();
   for (const Constant& c : kConstants) slower.*c.value *= 3;
-  const auto first = fit(of_two, shared_memory_profile());
-  REQUIRE(first.ok());
-  const auto both = fit(synthetic(slower, 4), *first);
-  REQUIRE(both.ok());
-  CHECK(both->corrections.size() == 2);
-  CHECK(both->alpha_us == Approx(slower.alpha_us).epsilon(0.02));
-  for (const Timing& t : of_two) {
-    CHECK(price(t.question, *both).total_us() == Approx(t.us).epsilon(0.003));
-  }
+  const LinkProfile both = fitted(synthetic(slower, 4), fitted(of_two, shared_memory_profile()));
+  CHECK(both.corrections.size() == 2);
+  CHECK(both.alpha_us == Approx(slower.alpha_us).epsilon(0.02));
+  check_predictions(of_two, both, 0.003);
   // One collective of the two ranks is measured again: the others stay as they were.
   std::vector<Timing> of_one, of_others;
   for (Timing t : of_two) {
@@ -331,17 +312,11 @@ TEST_CASE("a fit keeps what it does not measure: other ranks are predicted as be
     if (again) t.us *= 7;
     (again ? of_one : of_others).push_back(t);
   }
-  const auto partly = fit(of_one, *both);
-  REQUIRE(partly.ok());
-  CHECK(partly->corrections.size() == 2);
-  for (const auto& timings : {of_one, of_others}) {
-    for (const Timing& t : timings) {
-      CHECK(price(t.question, *partly).total_us() == Approx(t.us).epsilon(0.005));
-    }
-  }
-  const auto again = fit(synthetic(shared_memory_profile(), 2), *both);
-  REQUIRE(again.ok());
-  CHECK(again->corrections.size() == 2);  // not three: the newer ones replace those of two ranks
+  const LinkProfile partly = fitted(of_one, both);
+  CHECK(partly.corrections.size() == 2);
+  for (const auto& timings : {of_one, of_others}) check_predictions(timings, partly, 0.005);
+  const LinkProfile again = fitted(synthetic(shared_memory_profile(), 2), both);
+  CHECK(again.corrections.size() == 2);  // not three: the newer ones replace those of two ranks
 }
 
 TEST_CASE("a fit needs enough timings, of one number of ranks, that are times") {
@@ -354,20 +329,6 @@ TEST_CASE("a fit needs enough timings, of one number of ranks, that are times") 
   for (const double bad : {0.0, -1.0, double(INFINITY), double(NAN)}) {
     timings[5].us = bad;
     CHECK_THAT(fit(timings, base).status().message(), says("cannot have taken"));
-  }
-}
-
-TEST_CASE("a fitted profile chooses what was measured to be fastest") {
-  std::vector<Timing> timings = synthetic(shared_memory_profile(), 4);
-  for (Timing& t : timings) {
-    if (t.question.algorithm == Algorithm::kStar) t.us *= 0.2;
-  }
-  const auto fitted = fit(timings, shared_memory_profile());
-  REQUIRE(fitted.ok());
-  const Available plain{.publish = true, .references = false, .signals = true};
-  for (const uint64_t bytes : {8, 512, 32768, 1 << 20}) {
-    CHECK(choose(Collective::kAllReduce, 4, bytes, plain, true, fitted.value()) ==
-          Algorithm::kStar);
   }
 }
 
@@ -397,11 +358,8 @@ TEST_CASE("ranks that share a GPU are predicted as an H200 measured them") {
   for (const Row& row : rows) {
     const LinkProfile profile =
         device_profile(transport::cuda_ipc::Reach::kSameGpu, row.channels, row.ranks, row.ranks);
-    const Question question{.collective = Collective::kAllReduce,
-                            .algorithm = row.algorithm,
-                            .ranks = row.ranks,
-                            .bytes = row.bytes,
-                            .mapped = row.algorithm == Algorithm::kTwoShotDirect};
+    const Question question =
+        question_of(Collective::kAllReduce, row.algorithm, row.ranks, row.bytes);
     const double predicted = price(question, profile).total_us();
     INFO(row.ranks << " ranks, " << row.bytes << " bytes: " << predicted << " us");
     CHECK(predicted > 0.88 * row.us);

@@ -4,6 +4,7 @@
 
 #include "comm/tuner/choose.hpp"
 #include "tests/comm/schedule/builtins.hpp"
+#include "tests/comm/schedule/predictions.hpp"
 
 namespace rondo::tuner::test {
 namespace {
@@ -26,14 +27,8 @@ Algorithm chosen(Collective collective, int ranks, uint64_t bytes, const Availab
 /// Out of place, on the memory that the algorithm needs.
 double predict_us(Collective collective, Algorithm algorithm, int ranks, uint64_t bytes,
                   const LinkProfile& profile) {
-  return price({.collective = collective,
-                .algorithm = algorithm,
-                .ranks = ranks,
-                .bytes = bytes,
-                .mapped = algorithms::traits_of(algorithm).needs.references,
-                .hosts = usual_hosts(algorithm, ranks).get()},
-               profile)
-      .total_us();
+  const SharedHosts hosts = usual_hosts(algorithm, ranks);
+  return price(question_of(collective, algorithm, ranks, bytes, hosts), profile).total_us();
 }
 
 }  // namespace
@@ -48,12 +43,8 @@ TEST_CASE("the terms count what the schedules do") {
         continue;  // exact for hosts of one size
       const uint64_t count = 40 * static_cast<uint64_t>(n);
       const SharedHosts hosts = usual_hosts(algorithm, n);
-      const algorithms::Terms terms = terms_of({.collective = collective,
-                                                .algorithm = algorithm,
-                                                .ranks = n,
-                                                .bytes = count,
-                                                .hosts = hosts.get()},
-                                               profile);
+      const algorithms::Terms terms =
+          terms_of(question_of(collective, algorithm, n, count, hosts), profile);
       double busiest_slots = 0, busiest_reduced = 0;
       for (int r = 0; r < n; ++r) {
         auto s = build_on(hosts, collective, algorithm, n, r, 0);
@@ -170,8 +161,7 @@ TEST_CASE("what is not available, or not safe in place, is never chosen, and alw
                               .references = (mask & 2) != 0,
                               .signals = (mask & 4) != 0,
                               .offers = (mask & 8) != 0};
-    for (int c = 0; c < kCollectives; ++c) {
-      const auto collective = static_cast<Collective>(c);
+    for (const Collective collective : schedule::test::collectives()) {
       for (uint64_t bytes = 1; bytes < uint64_t{1} << 34; bytes *= 8) {
         for (const bool in_place : {false, true}) {
           if (in_place && collective == Collective::kAllToAllV) continue;  // none can be
