@@ -2,41 +2,15 @@
 // as the watch and rondo-status read it.
 #include "comm/board/mirror.hpp"
 
-#include <cstdlib>
 #include <cstring>
-#include <memory>
 
+#include "tests/comm/engine/board_memory.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 namespace rondo::fuzz {
-namespace {
 
-using board::Board;
 using board::Mirror;
-
-constexpr int kRanks = 3;
-
-/// Ranks 0 and 2 on host 0, rank 1 on host 1; each host's board as one of its ranks sees it.
-struct TwoHosts {
-  static std::byte* make() {
-    const size_t bytes = (Board::bytes_needed(kRanks) + 127) / 128 * 128;
-    void* const base = std::aligned_alloc(128, bytes);
-    std::memset(base, 0, bytes);
-    return static_cast<std::byte*>(base);
-  }
-  static board::Places places() {
-    return {.hosts = base::HostMap(std::vector<int>{0, 1, 0}), .names = {"a", "b"}};
-  }
-  struct Free {
-    void operator()(std::byte* base) const { std::free(base); }
-  };
-  std::unique_ptr<std::byte, Free> at_a{make()}, at_b{make()};
-  Board a{at_a.get(), kRanks, 0, "world", places()};
-  Board other{at_a.get(), kRanks, 2, "world", places()};
-  Board b{at_b.get(), kRanks, 1, "world", places()};
-};
-
-}  // namespace
+using board::TwoHosts;
 
 void run(std::string_view input) {
   Reader reader(input);
@@ -47,7 +21,7 @@ void run(std::string_view input) {
   if (option % 2 != 0) {
     const auto error = mirror.unpack_error(reader.rest());
     if (!error.ok()) return;
-    must(error->finder < kRanks, "an error is a rank's");
+    must(error->finder < 3, "an error is a rank's");
     must(error->status.code() <= Code::kDataError, "a code has a name");
     for (const char c : error->status.message()) {
       must(static_cast<unsigned char>(c) >= ' ' && c != 0x7f, "a text moves no cursor");
@@ -57,29 +31,16 @@ void run(std::string_view input) {
   const Status understood = mirror.unpack_rows(reader.rest(), host);
   must(!understood.ok() || host == 1, "only rows of the other host are taken");
   must(!two.a.to_string().empty(), "a board has a text");
+  must(two.a.state(1).waiting_for.load() < 3, "a rank waits for a rank");
 }
 
 std::vector<std::string> seeds() {
   TwoHosts two;
   for (uint64_t at = 1; at <= 5; ++at) {
-    two.b.post(at,
-               {.collective = at == 5 ? Collective::kAllToAllV : Collective::kAllReduce,
-                .type = DataType::kBFloat16,
-                .op = ReduceOp::kMax,
-                .algorithm = Algorithm::kRing,
-                .root = 2,
-                .count = at,
-                .layout = at * 77},
-               {}, {}, 0.5);
+    const auto collective = at == 5 ? Collective::kAllToAllV : Collective::kAllReduce;
+    two.b.post(at, board::odd_call(at, collective), {}, {}, 0.5);
   }
-  two.b.show_message(0, {.sends = false,
-                         .peer = kAnySource,
-                         .type = DataType::kInt64,
-                         .count = 12,
-                         .tag = 5,
-                         .moved_bytes = 40,
-                         .since_ns = 7,
-                         .behind = 3});
+  two.b.show_message(0, board::awaited_message(7));
   two.b.show_messages(1);
   // As the bytes of a row that were found to do harm: an age, and a number of operations.
   std::string age = Mirror(two.b).pack_rows(1, 1), posted = age;

@@ -3,48 +3,30 @@
 #include "comm/board/board.hpp"
 
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <csignal>
-#include <cstdlib>
-#include <cstring>
-#include <memory>
+#include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "comm/base/printable.hpp"
+#include "tests/comm/engine/board_memory.hpp"
 #include "tests/harness/catch.hpp"
+#include "tests/harness/contains.hpp"
+#include "tests/transport/child.hpp"
 
 namespace rondo::board {
-namespace {
 
-struct Memory {
-  explicit Memory(int ranks)
-      : bytes(Board::bytes_needed(ranks)),
-        base(static_cast<std::byte*>(std::aligned_alloc(128, (bytes + 127) / 128 * 128))) {
-    std::memset(base, 0, bytes);
-  }
-  ~Memory() { std::free(base); }
-  size_t bytes;
-  std::byte* base;
-};
-
-Call call_of(uint64_t count) {
-  return {.collective = Collective::kAllReduce,
-          .type = DataType::kFloat32,
-          .op = ReduceOp::kSum,
-          .algorithm = Algorithm::kAuto,
-          .root = 0,
-          .count = count};
-}
-
-}  // namespace
+using testing::contains;
+using transport::test::Child;
+using transport::test::in_child;
 
 TEST_CASE("a reader sees a post whole or not at all while the owner laps it") {
-  Memory memory(2);
-  Board writer(memory.base, 2, 0), reader(memory.base, 2, 1);
+  const BoardMemory memory(2);
+  Board writer(memory.base(), 2, 0), reader(memory.base(), 2, 1);
   constexpr uint64_t kLast = 200000;
   std::atomic<bool> torn{false};
   std::thread thread([&] {
@@ -61,7 +43,8 @@ TEST_CASE("a reader sees a post whole or not at all while the owner laps it") {
     }
   });
   for (uint64_t sequence = 1; sequence <= kLast; ++sequence) {
-    writer.post(sequence, call_of(sequence * 3), {.kind = 1, .arena = 9, .offset = sequence * 5},
+    writer.post(sequence, all_reduce_call(sequence * 3),
+                {.kind = 1, .arena = 9, .offset = sequence * 5},
                 {.kind = 2, .arena = 8, .offset = sequence * 7});
   }
   thread.join();
@@ -79,8 +62,8 @@ TEST_CASE("a reader sees a post whole or not at all while the owner laps it") {
 
 TEST_CASE("who asks before it posts overwrites nothing that a rank still needs") {
   for (const int ranks : {2, 24, 200}) {
-    Memory memory(ranks);
-    const Board board(memory.base, ranks, 0);
+    const BoardMemory memory(ranks);
+    const Board board(memory.base(), ranks, 0);
     std::vector<uint64_t> counts(static_cast<size_t>(ranks), 1);
     for (const bool exchanges : {false, true}) {
       uint64_t begun = 0;  // what the slowest rank is known to have begun
@@ -100,8 +83,8 @@ TEST_CASE("who asks before it posts overwrites nothing that a rank still needs")
 }
 
 TEST_CASE("the first error wins, and everybody reads it") {
-  Memory memory(3);
-  Board a(memory.base, 3, 0), b(memory.base, 3, 1), c(memory.base, 3, 2);
+  const BoardMemory memory(3);
+  Board a(memory.base(), 3, 0), b(memory.base(), 3, 1), c(memory.base(), 3, 2);
   CHECK(c.error().ok());
   CHECK(a.raise({Code::kMismatch, "first"}).message() == "first");
   const Status second = b.raise({Code::kTimeout, std::string(5000, 'x')});
@@ -112,8 +95,8 @@ TEST_CASE("the first error wins, and everybody reads it") {
 
 TEST_CASE("an error has no control characters, and is cut between characters") {
   for (const size_t before : {0, 1}) {
-    Memory memory(2);
-    const Board a(memory.base, 2, 0), b(memory.base, 2, 1);
+    const BoardMemory memory(2);
+    const Board a(memory.base(), 2, 0), b(memory.base(), 2, 1);
     std::string text = "a\n\x1b[31m\x7f" + std::string(before, 'x');
     const std::string shown = "a??[31m?" + std::string(before, 'x');
     for (int i = 0; i < 1000; ++i) text += "\u00e4";
@@ -148,17 +131,13 @@ TEST_CASE("a finder that dies while it writes its error hides none and delays no
   std::byte* const base = pages + kPage - sizeof(BoardHeader) - sizeof(FirstError);
   REQUIRE(sizeof(BoardHeader) + sizeof(FirstError) + Board::bytes_needed(2) < kPages * kPage);
   Board finder(base, 2, 0), other(base, 2, 1);
-  const pid_t child = fork();
-  if (child == 0) {
-    signal(SIGSEGV, [](int) { _exit(7); });
-    mprotect(pages + kPage, (kPages - 1) * kPage, PROT_READ);
-    (void)finder.raise({Code::kMismatch, std::string(500, 'x')});
-    _exit(0);
-  }
-  int status = 0;
-  REQUIRE(waitpid(child, &status, 0) == child);
-  REQUIRE(WIFEXITED(status));
-  REQUIRE(WEXITSTATUS(status) == 7);  // in the middle of it
+  // In the middle of it.
+  CHECK(in_child([&]() -> std::string {
+          signal(SIGSEGV, SIG_DFL);
+          mprotect(pages + kPage, (kPages - 1) * kPage, PROT_READ);
+          (void)finder.raise({Code::kMismatch, std::string(500, 'x')});
+          return "whole";
+        }) == "ended by signal " + std::to_string(SIGSEGV));
   CHECK_FALSE(other.has_error());
   CHECK(other.error().ok());
   CHECK(other.raise({Code::kPeerDied, "rank 0 ended"}).message() == "rank 0 ended");
@@ -173,27 +152,25 @@ TEST_CASE("another process's verdict for this rank's own error orders that error
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   REQUIRE(base != MAP_FAILED);
   auto& first = *reinterpret_cast<FirstError*>(base + sizeof(BoardHeader));
-  const pid_t child = fork();
-  if (child == 0) {
+  Child other([&]() -> std::string {
     while (first.finder.load(std::memory_order_acquire) == 0) usleep(100);
     first.verdict.store(1, std::memory_order_release);
-    _exit(0);
-  }
+    return "";
+  });
   Board own(base, 2, 0);
   std::thread finder([&] { (void)own.raise({Code::kPeerDied, "rank 1 ended"}); });
   while (first.verdict.load(std::memory_order_relaxed) == 0) usleep(100);
   const Status error = own.error();
   finder.join();
   CHECK(error.message() == "rank 1 ended");
-  int status = 0;
-  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(other.text() == "");
   munmap(base, bytes);
 }
 
 TEST_CASE("of errors that several threads of several ranks raise at once one holds, and whole") {
   for (int turn = 0; turn < 200; ++turn) {
-    Memory memory(2);
-    Board boards[] = {{memory.base, 2, 0}, {memory.base, 2, 1}};
+    const BoardMemory memory(2);
+    Board boards[] = {{memory.base(), 2, 0}, {memory.base(), 2, 1}};
     std::string said[4];
     std::vector<std::thread> threads;
     for (size_t t = 0; t < 4; ++t) {
@@ -210,8 +187,8 @@ TEST_CASE("of errors that several threads of several ranks raise at once one hol
 }
 
 TEST_CASE("the messages with which a rank waits are shown to all, as far as they make sense") {
-  Memory memory(3);
-  const Board a(memory.base, 3, 0), b(memory.base, 3, 1);
+  const BoardMemory memory(3);
+  const Board a(memory.base(), 3, 0), b(memory.base(), 3, 1);
   CHECK(b.messages(0).empty());
   constexpr uint64_t kMost = (uint64_t{1} << 43) - 1;
   a.show_message(0, {.sends = true,
@@ -229,12 +206,11 @@ TEST_CASE("the messages with which a rank waits are shown to all, as far as they
   CHECK(shown[0].moved_bytes == 7);
   CHECK(shown[0].since_ns == 1);
   CHECK(shown[0].behind == 4);
-  CHECK(shown[1].describe().find("recv(double, count 3) from rank 1: 0 of 24 bytes, for ") == 0);
+  CHECK_THAT(shown[1].describe(),
+             contains("recv(double, count 3) from rank 1: 0 of 24 bytes, for "));
   CHECK(b.messages(1).empty());
-  const std::string text = b.to_string();
-  INFO(text);
-  CHECK(text.find(": 7 of 8796093022207 bytes, for ") != std::string::npos);
-  CHECK(text.find("; 4 more queued after it  <- pending") != std::string::npos);
+  CHECK_THAT(b.to_string(), contains(": 7 of 8796093022207 bytes, for ") &&
+                                contains("; 4 more queued after it  <- pending"));
 
   // More than there is room for are counted; what a stranger's board says is not believed.
   for (uint32_t i = 0; i < kMessages + 5; ++i) {
@@ -242,7 +218,7 @@ TEST_CASE("the messages with which a rank waits are shown to all, as far as they
   }
   a.show_messages(kMessages + 5);
   CHECK(b.messages(0).size() == kMessages);
-  CHECK(b.to_string().find("and those of 5 more lanes") != std::string::npos);
+  CHECK_THAT(b.to_string(), contains("and those of 5 more lanes"));
   a.show_message(0, {.sends = false, .peer = 77, .type = DataType::kInt8, .count = 1});
   a.show_message(1, {.sends = false, .peer = 1, .type = static_cast<DataType>(31), .count = 1});
   CHECK(b.messages(0).size() == kMessages - 2);
@@ -251,32 +227,30 @@ TEST_CASE("the messages with which a rank waits are shown to all, as far as they
 }
 
 TEST_CASE("calls that differ in anything differ in hash and text") {
-  const Call base = call_of(100);
-  std::vector<Call> others(6, base);
-  others[0].collective = Collective::kReduceScatter;
-  others[1].type = DataType::kInt32;
-  others[2].op = ReduceOp::kMax;
-  others[3].algorithm = Algorithm::kRing;
-  others[4].count = 101;
-  others[5].collective = Collective::kBroadcast;
-  for (const Call& other : others) {
-    CHECK(other.hash() != base.hash());
-    CHECK(other.to_string() != base.to_string());
-    CHECK_FALSE(other == base);
+  const Call base = all_reduce_call(100);
+  std::vector<Call> calls(8, base);
+  calls[0].collective = Collective::kReduceScatter;
+  calls[1].type = DataType::kInt32;
+  calls[2].op = ReduceOp::kMax;
+  calls[3].algorithm = Algorithm::kRing;
+  calls[4].count = 101;
+  calls[5].collective = calls[6].collective = Collective::kBroadcast;
+  calls[6].root = 1;
+  calls[7].is_split = true;
+  calls.push_back(base);
+  std::set<uint64_t> hashes;
+  std::set<std::string> texts;
+  for (const Call& call : calls) {
+    CHECK(hashes.insert(call.hash()).second);
+    CHECK(texts.insert(call.to_string()).second);
+    CHECK((call == base) == (&call == &calls.back()));
   }
-  Call split = base;
-  split.is_split = true;
-  CHECK(split.hash() != base.hash());
-  CHECK(split.to_string() == "split");
-  Memory memory(1);
-  Board board(memory.base, 1, 0);
-  board.post(1, split, {}, {});
+  CHECK(calls[7].to_string() == "split");
+  const BoardMemory memory(1);
+  Board board(memory.base(), 1, 0);
+  board.post(1, calls[7], {}, {});
   REQUIRE(board.read(0, 1).has_value());
-  CHECK(board.read(0, 1)->call == split);
-  Call root = others[5];
-  root.root = 1;
-  CHECK(root.hash() != others[5].hash());
-  CHECK(root.to_string() != others[5].to_string());
+  CHECK(board.read(0, 1)->call == calls[7]);
 }
 
 }  // namespace rondo::board

@@ -2,6 +2,7 @@
 #include "comm/plans.hpp"
 
 #include "comm/algorithms/algorithm.hpp"
+#include "tests/comm/engine/board_memory.hpp"
 #include "tests/comm/schedule/builtins.hpp"
 
 namespace rondo::comm::test {
@@ -24,13 +25,16 @@ PlanLimits limits_on(const base::HostMap& hosts, int rank) {
 }
 
 Shape all_reduce_of(uint64_t count, Algorithm algorithm = Algorithm::kAuto) {
-  Shape shape{};
-  shape.call.collective = Collective::kAllReduce;
-  shape.call.count = count;
-  shape.call.type = DataType::kFloat32;
-  shape.call.op = ReduceOp::kSum;
+  Shape shape{.call = board::all_reduce_call(count)};
   shape.call.algorithm = algorithm;
   return shape;
+}
+
+/// The algorithm that the plan of an operation uses.
+Algorithm chosen_by(Plans& plans, const Shape& shape) {
+  const auto made = plans.find(shape);
+  REQUIRE(made.ok());
+  return (*made)->staged.algorithm;
 }
 
 }  // namespace
@@ -46,9 +50,7 @@ TEST_CASE("plans between hosts use links only, and the schedule of those hosts")
   const auto built =
       algorithms::build(Collective::kAllReduce, Algorithm::kHierarchical, hosts, 5, 0);
   CHECK((*large)->staged.program.instructions.size() == built->steps.size());
-  const auto little = plans.find(all_reduce_of(2));
-  REQUIRE(little.ok());
-  CHECK((*little)->staged.algorithm == Algorithm::kHierarchicalTree);
+  CHECK(chosen_by(plans, all_reduce_of(2)) == Algorithm::kHierarchicalTree);
   CHECK(plans.most_bytes_moved(all_reduce_of(1 << 20), Algorithm::kHierarchical).ok());
 }
 
@@ -71,9 +73,7 @@ TEST_CASE("a forced algorithm that these hosts do not allow is refused with the 
   limits.algorithm = Algorithm::kHierarchical;
   Plans plans(limits);
   CHECK(plans.limits().hosts == base::HostMap::one_host(4));
-  const auto made = plans.find(all_reduce_of(100));
-  REQUIRE(made.ok());
-  CHECK((*made)->staged.algorithm != Algorithm::kHierarchical);
+  CHECK(chosen_by(plans, all_reduce_of(100)) != Algorithm::kHierarchical);
 }
 
 TEST_CASE("a reproducible communicator between hosts folds in rank order") {
@@ -82,10 +82,8 @@ TEST_CASE("a reproducible communicator between hosts folds in rank order") {
     limits.available.rank_order_only = true;
     Plans plans(limits);
     for (const uint64_t count : {1, 1000, 1 << 20}) {
-      const auto made = plans.find(all_reduce_of(count));
-      REQUIRE(made.ok());
-      CHECK(algorithms::folds_in_rank_order(Collective::kAllReduce, (*made)->staged.algorithm,
-                                            DataType::kFloat32));
+      const Algorithm chosen = chosen_by(plans, all_reduce_of(count));
+      CHECK(algorithms::folds_in_rank_order(Collective::kAllReduce, chosen, DataType::kFloat32));
     }
     CHECK(plans.find(all_reduce_of(8, Algorithm::kHierarchical)).status().code() ==
           Code::kUnavailable);
@@ -105,9 +103,7 @@ TEST_CASE("averages of integers go in rank order, between hosts, too, unless the
         Shape shape = all_reduce_of(1 << 20);
         shape.call.type = type;
         shape.call.op = op;
-        const auto made = plans.find(shape);
-        REQUIRE(made.ok());
-        const Algorithm chosen = (*made)->staged.algorithm;
+        const Algorithm chosen = chosen_by(plans, shape);
         INFO(name(type) << " " << name(op) << " by " << name(chosen));
         CHECK((chosen == Algorithm::kHierarchical) != exact);
         if (exact) CHECK(algorithms::folds_in_rank_order(Collective::kAllReduce, chosen, type));

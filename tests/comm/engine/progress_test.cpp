@@ -13,37 +13,33 @@
 #include "comm/board/mirror.hpp"
 #include "comm/board/tags.hpp"
 #include "comm/plans.hpp"
+#include "tests/comm/engine/board_memory.hpp"
 #include "tests/harness/catch.hpp"
+#include "tests/harness/contains.hpp"
+#include "tests/transport/lazy.hpp"
 #include "transport/memory/segment.hpp"
 #include "transport/shm/factory.hpp"
 
 namespace rondo::engine {
 namespace {
 
-/// Links of which the connection is lost.
-class LostLinks final : public transport::Transport {
- public:
-  explicit LostLinks(std::unique_ptr<transport::Transport> inner) : inner_(std::move(inner)) {}
-  transport::Capabilities capabilities() const override { return {.needs_progress = true}; }
-  transport::Sender& sender(int channel, int peer) override {
-    return inner_->sender(channel, peer);
-  }
-  transport::Receiver& receiver(int channel, int peer) override {
-    return inner_->receiver(channel, peer);
-  }
-  Status progress(int /*channel*/) override {
-    return {Code::kPeerDied, "lost the connection to rank 1"};
-  }
-
- private:
-  const std::unique_ptr<transport::Transport> inner_;
-};
-
 struct Setting {
   std::function<int(const board::Board&)> find_dead = [](const board::Board&) { return -1; };
   bool two_hosts = false;
-  bool lost = false;
+  bool lost = false;  // the connection, of links that move in progress() only
 };
+
+std::list<Transfer> recv_of(int32_t* value, std::shared_ptr<Work::State> work) {
+  std::list<Transfer> message;
+  message.push_back({.sends = false,
+                     .peer = 1,
+                     .buffer = reinterpret_cast<std::byte*>(value),
+                     .count = 1,
+                     .type = DataType::kInt32,
+                     .timeout_ns = 60'000'000'000,
+                     .work = std::move(work)});
+  return message;
+}
 
 /// Two ranks in this thread: rank 0 with a runner and a queue, rank 1 with its end of the links.
 struct TwoRanks {
@@ -52,7 +48,7 @@ struct TwoRanks {
 
   explicit TwoRanks(const Setting& setting = {})
       : segment(*transport::Segment::create("progress-test", transport::shm::bytes_needed(kShape))),
-        board_memory(*transport::Segment::create("board", board::Board::bytes_needed(2))),
+        board_memory(2),
         links(transport::shm::create(kShape, 0, segment.base(), {}, true).value()),
         peer_links(transport::shm::create(kShape, 1, segment.base(), {}, true).value()),
         board(board_memory.base(), 2, 0, "", places(setting.two_hosts)),
@@ -61,7 +57,10 @@ struct TwoRanks {
           const int dead = setting.find_dead(board);
           return dead >= first ? dead : -1;
         }) {
-    if (setting.lost) links = std::make_unique<LostLinks>(std::move(links));
+    if (setting.lost) {
+      links = transport::test::lazy(std::move(links), 0, 2, kShape.channels);
+      transport::test::fail_links(0, 1);
+    }
     runner = std::make_unique<Runner>(*links, board, watch, RunnerOptions{});
     queue = std::make_unique<Queue>(*runner);
   }
@@ -69,6 +68,11 @@ struct TwoRanks {
   static board::Places places(bool two_hosts) {
     if (!two_hosts) return {};
     return {.hosts = base::HostMap({0, 1}), .names = {"a", "b"}};
+  }
+  void recv(int32_t* value, std::shared_ptr<Work::State> work) const {
+    std::list<Operation> none;
+    std::list<Transfer> message = recv_of(value, std::move(work));
+    queue->push(none, message);
   }
   void send_from_peer(int channel, int32_t value, uint64_t word) const {
     transport::Sender& sender = peer_links->sender(channel, 0);
@@ -83,25 +87,14 @@ struct TwoRanks {
     peer_board.state(1).life.store(static_cast<uint32_t>(board::Life::kGone));
   }
 
-  transport::Segment segment, board_memory;
+  transport::Segment segment;
+  board::BoardMemory board_memory;
   std::unique_ptr<transport::Transport> links, peer_links;
   board::Board board, peer_board;
   board::Watch watch;
   std::unique_ptr<Runner> runner;
   std::unique_ptr<Queue> queue;
 };
-
-std::list<Transfer> recv_of(int32_t* value, std::shared_ptr<Work::State> work) {
-  std::list<Transfer> message;
-  message.push_back({.sends = false,
-                     .peer = 1,
-                     .buffer = reinterpret_cast<std::byte*>(value),
-                     .count = 1,
-                     .type = DataType::kInt32,
-                     .timeout_ns = 60'000'000'000,
-                     .work = std::move(work)});
-  return message;
-}
 
 void advance_until(Queue& queue, const std::function<bool()>& happened) {
   const int64_t limit_ns = base::now_ns() + 30'000'000'000;
@@ -122,16 +115,7 @@ struct FailingCall {
   const char* says;
 };
 
-comm::Shape all_reduce_shape(uint64_t count) {
-  return {.call = {.collective = Collective::kAllReduce,
-                   .type = DataType::kInt32,
-                   .op = ReduceOp::kSum,
-                   .algorithm = Algorithm::kRing,
-                   .root = 0,
-                   .count = count}};
-}
-
-std::shared_ptr<const Prepared> all_reduce(uint64_t count) {
+std::shared_ptr<const Prepared> all_reduce_of_one() {
   comm::Plans plans({.ranks = 2,
                      .rank = 0,
                      .channels = 1,
@@ -141,7 +125,7 @@ std::shared_ptr<const Prepared> all_reduce(uint64_t count) {
                      .publish_slot_bytes = 0,
                      .profile = tuner::shared_memory_profile(),
                      .available = {}});
-  return plans.find(all_reduce_shape(count)).value();
+  return plans.find({.call = board::all_reduce_call(1)}).value();
 }
 
 }  // namespace
@@ -167,9 +151,7 @@ TEST_CASE("a queue that fails does not touch its runner when everything of it ha
     two.runner->lanes().push(message);  // as a blocking call does
     delete state;
   });
-  std::list<Operation> none;
-  std::list<Transfer> message = recv_of(&value, std::move(work));
-  two.queue->push(none, message);
+  two.recv(&value, std::move(work));
   while (value == 0) two.queue->advance(true);
   REQUIRE_FALSE(two.queue->empty());  // the end of the message has not been reported yet
   (void)two.peer_board.raise({Code::kAborted, "by rank 1"});
@@ -202,38 +184,36 @@ TEST_CASE("a rank that fails stops at once, and holds up no other communicator w
        .tell =
            [](const TwoRanks& two) {
              board::Board peer(two.board_memory.base(), 2, 1, "", TwoRanks::places(true));
-             peer.post(1, all_reduce_shape(9).call, {}, {});
+             peer.post(1, board::all_reduce_call(9), {}, {});
              board::Mirror(two.board).show_agent(board::FirstError::kAgentEnded);
            },
-       .says = "rank 1 called all_reduce(int32, sum, count 9)"}};
+       .says = "rank 1 called all_reduce(float, sum, count 9)"}};
   for (const FailingCall& failing : cases) {
     INFO(failing.says);
     TwoRanks failed(failing.setting), other;
     int32_t in = 1, out = 0;
     const auto work = std::make_shared<Work::State>();
-    std::list<Operation> operations;
-    std::list<Transfer> messages;
     if (failing.is_message) {
-      messages = recv_of(&out, work);
+      failed.recv(&out, work);
     } else {
+      std::list<Operation> operations;
+      std::list<Transfer> none;
       Operation& operation = operations.emplace_back();
-      operation.keep_alive = all_reduce(1);
+      operation.keep_alive = all_reduce_of_one();
       operation.prepared = operation.keep_alive.get();
       operation.in = reinterpret_cast<const std::byte*>(&in);
       operation.out = reinterpret_cast<std::byte*>(&out);
       operation.timeout_ns = 60'000'000'000;
       operation.work = work;
       failed.send_from_peer(0, 5, 99);
+      failed.queue->push(operations, none);
     }
-    failed.queue->push(operations, messages);
     advance_until(*failed.queue, [&] { return failed.peer_board.has_withdrawn(0); });
     CHECK(failed.board.has_error() == failing.raises_at_once);
     CHECK_FALSE(work->ended);
 
     int32_t value = 0;
-    std::list<Operation> none;
-    std::list<Transfer> message = recv_of(&value, std::make_shared<Work::State>());
-    other.queue->push(none, message);
+    other.recv(&value, std::make_shared<Work::State>());
     other.send_message_from_peer(17);
     advance_until(*other.queue, [&] { return other.queue->empty(); });
     CHECK(value == 17);
@@ -242,7 +222,7 @@ TEST_CASE("a rank that fails stops at once, and holds up no other communicator w
 
     failing.tell(failed);
     advance_until(*failed.queue, [&] { return failed.queue->empty(); });
-    CHECK_THAT(work->status.message(), Catch::Contains(failing.says));
+    CHECK_THAT(work->status.message(), testing::contains(failing.says));
   }
 }
 

@@ -32,22 +32,6 @@ int around(SlotStores& stores, int moves, Costs costs) {
   return count;
 }
 
-TEST_CASE("slots far away are stored around the caches, but for some tries") {
-  SlotStores stores;
-  constexpr int kMoves = 100'000;
-  const int all = around(stores, kMoves, {.through = 25, .around = 2});
-  CHECK(all < kMoves);
-  CHECK(all > kMoves - kMoves / 100);
-}
-
-TEST_CASE("slots nearby are stored through the caches, but for some tries") {
-  SlotStores stores;
-  constexpr int kMoves = 100'000;
-  const int all = around(stores, kMoves, {.through = 1, .around = 2});
-  CHECK(all > 0);
-  CHECK(all < kMoves / 100);
-}
-
 TEST_CASE("the writer's gain has to exceed the reader's loss") {
   const float loss = SlotStores::kReaderNs[SlotStores::size_class(kBytes)];
   for (const double gain : {loss - 0.5, loss + 0.5}) {
