@@ -3,49 +3,19 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
-#include <fstream>
-#include <memory>
 #include <mutex>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "tests/trainer/ddp_device_rig.hpp"
+#include "tests/trainer/link_profile.hpp"
 
 using namespace rondo;
 using namespace rondo::testing;
 
 namespace {
 
-std::vector<size_t> ends_of(const Ddp& ddp) {
-  std::vector<size_t> ends;
-  for (const DdpBucket& bucket : ddp.layout()) ends.push_back(bucket.offset + bucket.count);
-  return ends;
-}
-
-/// More than one bucket of the layout to begin with.
-std::vector<DdpTensor> mebibytes(size_t count) {
-  std::vector<DdpTensor> tensors;
-  for (size_t t = 0; t < count; ++t) {
-    tensors.push_back({.name = std::to_string(t), .shape = {1 << 18}});
-  }
-  return tensors;
-}
-
-/// Every transfer is predicted to take the same: where nothing is hidden, one bucket is best.
-std::string write_equal_costs(const TempDirectory& folder) {
-  std::string file = folder.path() + "/links.json";
-  std::ofstream(file) << R"({"format": "rondo link profile", "version": 2, "name": "equal",
-    "constants": {"overhead_us": 1000, "alpha_us": 0, "peer_us": 0, "slot_us_per_byte": 0,
-      "one_way_us_per_byte": 0, "memory_cached_us_per_byte": 0, "memory_us_per_byte": 0,
-      "reduce_us_per_byte": 0, "process_copy_us": 0, "process_copy_us_per_byte": 0},
-    "machine": {"parallel_ranks": 0, "llc_bytes": 1048576, "slot_bytes": 4096, "slots": 4},
-    "corrections": {"ranks": 3, "tables": []}})";
-  return file;
-}
-
-DdpOptions automatic(DdpRank& self) {
-  return self.with({.bucket_cap_mb = kDdpAutoCap, .auto_after_steps = 2, .overlap = false});
+Ddp make_automatic(DdpRank& self, const Tensors& tensors = mebibytes(3)) {
+  return make(self, {.bucket_cap_mb = kDdpAutoCap, .auto_after_steps = 2, .overlap = false},
+              tensors);
 }
 
 void step(DdpRank& self, Ddp& ddp, int number) {
@@ -74,7 +44,8 @@ void expect_mean(DdpRank& self, Ddp& ddp, int number) {
 
 TEST_CASE("ddp device auto: after the stated step the layout is another one, on all ranks alike") {
   const TempDirectory folder;
-  const std::string links = write_equal_costs(folder);
+  // Every transfer is predicted to take the same: where nothing is hidden, one bucket is best.
+  const std::string links = write_links(folder.path() + "/links.json", {{"overhead_us", 1000}});
   for (const int ranks : {1, 3}) {
     const auto gpu = std::make_shared<FakeGpu>();
     std::mutex mutex;
@@ -82,8 +53,7 @@ TEST_CASE("ddp device auto: after the stated step the layout is another one, on 
     on_gpu(
         gpu, ranks,
         [&](DdpRank& self) {
-          Ddp ddp = std::move(Ddp::create(self.ranks, mebibytes(3), {}, automatic(self)).value());
-          ok(ddp.replicate());
+          Ddp ddp = make_automatic(self);
           const void* const gradients = ddp.gradients();
           const std::vector<size_t> before = ends_of(ddp);
           expect_eq(before.size(), size_t{3}, "buckets at first");
@@ -112,8 +82,7 @@ TEST_CASE("ddp device auto: after the stated step the layout is another one, on 
 
 TEST_CASE("ddp device auto: buckets are settled before the stated step") {
   on_gpu(std::make_shared<FakeGpu>(), 3, [&](DdpRank& self) {
-    Ddp ddp = std::move(Ddp::create(self.ranks, mebibytes(3), {}, automatic(self)).value());
-    ok(ddp.replicate());
+    Ddp ddp = make_automatic(self);
     ok(ddp.settle_buckets());  // no step was made: nothing to go by
     expect(ddp.relayout().pending, "laid out by nothing");
     step(self, ddp, 0);
@@ -129,12 +98,11 @@ TEST_CASE("ddp device auto: buckets are settled before the stated step") {
 TEST_CASE("ddp device auto: a captured step is none that was made") {
   const auto gpu = std::make_shared<FakeGpu>();
   on_gpu(gpu, 2, [&](DdpRank& self) {
-    Ddp ddp = std::move(Ddp::create(self.ranks, mebibytes(3), {}, automatic(self)).value());
-    ok(ddp.replicate());
+    Ddp ddp = make_automatic(self);
     ok(ddp.begin({.loss_terms = 1}));
     ok(ddp.headers().status());
     ok(gpu->begin_capture(self.stream));
-    for (size_t t = 0; t < ddp.tensors().size(); ++t) ddp.gradient_ready(t);
+    all_ready(ddp);
     ok(ddp.finish());
     const auto graph = gpu->end_capture(self.stream);
     ok(graph.status());
@@ -154,8 +122,7 @@ TEST_CASE("ddp device auto: a call that fails while times are read ends the run 
     const auto gpu = std::make_shared<FakeGpu>();
     std::atomic<int> failed{0};
     on_gpu(gpu, 2, [&](DdpRank& self) {
-      Ddp ddp = std::move(Ddp::create(self.ranks, five(), {}, automatic(self)).value());
-      ok(ddp.replicate());
+      Ddp ddp = make_automatic(self, five());
       step(self, ddp, 0);
       gpu->drain(self.stream);
       ok(self.host->barrier());

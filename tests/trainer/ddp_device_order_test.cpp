@@ -51,10 +51,7 @@ TEST_CASE(
   training.steps = 3;
   training.micro_batches = 2;
   training.may_skip = true;
-  TrainedRanks wanted(2), found(2);
-  on_host(2, [&](DdpRank& self) {
-    train(self, training, wanted[static_cast<size_t>(self.ranks.rank())]);
-  });
+  TrainedRanks found(2);
   const auto gpu = std::make_shared<FakeGpu>();
   on_gpu(gpu, 2, [&](DdpRank& self) {
     Forbidden memory(4 << 20);
@@ -65,22 +62,15 @@ TEST_CASE(
     }
     for (DdpTensor& buffer : own.buffers) buffer.data = memory.take(buffer.count() * 8);
     gpu->hold(self.stream);
-    Ddp ddp = testing::make(self, own);
-    Trainer trainer(self, ddp, own);
-    Trained& trained = found[static_cast<size_t>(self.ranks.rank())];
-    trainer.set_parameters();
-    trainer.note(trained);
-    for (int s = 0; s < own.steps; ++s) {
-      trainer.step(s);
-      trainer.note(trained);
-    }
+    Ddp ddp = make(self, own);
+    train_with(self, ddp, own, found);
     ok(self.host->barrier());
     std::this_thread::sleep_for(kTime);
     memory.allow();
     gpu->let_go(self.stream);
     gpu->drain(self.stream);
   });
-  require_equal(wanted, found);
+  require_equal(trained_on_host(2, training), found);
 }
 
 TEST_CASE(
@@ -89,26 +79,16 @@ TEST_CASE(
   Training training;
   training.steps = 2;
   training.options.shard = true;
-  TrainedRanks wanted(3), found(3);
-  on_host(3, [&](DdpRank& self) {
-    train(self, training, wanted[static_cast<size_t>(self.ranks.rank())]);
-  });
+  TrainedRanks found(3);
   on_gpu(gpu, 3, [&](DdpRank& self) {
     gpu->hold(self.stream);
-    Trained& trained = found[static_cast<size_t>(self.ranks.rank())];
-    Ddp ddp = testing::make(self, training);
-    Trainer trainer(self, ddp, training);
-    trainer.set_parameters();
-    trainer.note(trained);
-    for (int s = 0; s < training.steps; ++s) {
-      trainer.step(s);
-      trainer.note(trained);
-    }
-    expect(trained.empty(), "the stream has moved");
+    Ddp ddp = make(self, training);
+    train_with(self, ddp, training, found);
+    expect(found[static_cast<size_t>(self.ranks.rank())].empty(), "the stream has moved");
     gpu->let_go(self.stream);
     gpu->drain(self.stream);
   });
-  require_equal(wanted, found);
+  require_equal(trained_on_host(3, training), found);
 }
 
 TEST_CASE("ddp device: a reduction waits for gradients that come late, and what follows for it") {
@@ -116,22 +96,20 @@ TEST_CASE("ddp device: a reduction waits for gradients that come late, and what 
   gpu->first_block_is_late = true;
   on_gpu(gpu, 3, [&](DdpRank& self) {
     const int rank = self.ranks.rank();
-    auto ddp = Ddp::create(self.ranks, five(), {}, self.with(small_buckets()));
-    ok(ddp.status());
-    ok(ddp->replicate());
+    Ddp ddp = make(self);
     std::vector<float> found;
     for (int s = 0; s < 3; ++s) {
-      ok(ddp->begin({.loss_terms = 1}));
+      ok(ddp.begin({.loss_terms = 1}));
       for (size_t t = 0; t < 5; ++t) {
-        self.compute([gradient = ddp->gradient<float>(t), t, s, rank] {
+        self.compute([gradient = ddp.gradient<float>(t), t, s, rank] {
           std::this_thread::sleep_for(std::chrono::milliseconds(rank == 1 ? 10 : 1));
           for (size_t i = 0; i < 16; ++i) gradient[i] = 3 * contribution(rank, s, 16 * t + i);
         });
-        ddp->gradient_ready(t);
+        ddp.gradient_ready(t);
       }
-      ok(ddp->finish([&](size_t bucket) {
-        for (const DdpBucket::Piece& piece : ddp->layout()[bucket].pieces) {
-          self.compute([&found, from = ddp->gradient<float>(piece.tensor)] {
+      ok(ddp.finish([&](size_t bucket) {
+        for (const DdpBucket::Piece& piece : ddp.layout()[bucket].pieces) {
+          self.compute([&found, from = ddp.gradient<float>(piece.tensor)] {
             found.insert(found.end(), from, from + 16);
           });
         }
@@ -140,8 +118,7 @@ TEST_CASE("ddp device: a reduction waits for gradients that come late, and what 
     gpu->drain(self.stream);
     for (int s = 0; s < 3; ++s) {
       for (size_t i = 0; i < 80; ++i) {
-        expect_eq(found[static_cast<size_t>(s) * 80 + i],
-                  contribution(0, s, i) + contribution(1, s, i) + contribution(2, s, i), "sum");
+        expect_eq(found[static_cast<size_t>(s) * 80 + i], sum_of_contributions(3, s, i), "sum");
       }
     }
   });
@@ -155,7 +132,7 @@ TEST_CASE(
   training.options.shard = true;
   training.steps = 3;
   on_gpu(gpu, 2, [&](DdpRank& self) {
-    Ddp ddp = testing::make(self, training);
+    Ddp ddp = make(self, training);
     Trainer trainer(self, ddp, training);
     trainer.set_parameters();
     struct Passed {
@@ -202,63 +179,47 @@ TEST_CASE(
 
 TEST_CASE("ddp device: what there is not is refused by name, and so are wrong communicators") {
   const auto gpu = std::make_shared<FakeGpu>();
-  const auto refused = [&](const DdpOptions& wrong, const std::vector<DdpTensor>& tensors,
-                           const char* text) {
+  const auto refused = [&](const DdpOptions& wrong, const Tensors& tensors, const char* text) {
     on_gpu(gpu, 2, [&](DdpRank& self) {
       const Status status = Ddp::create(self.ranks, tensors, {}, self.with(wrong)).status();
-      expect_eq(to_string(status.code()), to_string(Code::kUnavailable), status.to_string());
-      expect(status.message().find(text) != std::string::npos, status.to_string());
+      expect_code(status, Code::kUnavailable);
+      expect_error(status, text);
       expect(status.message().find("rank " + std::to_string(self.ranks.rank())) == 0, "no rank");
     });
   };
-  DdpOptions options;
-  options.hook = *make_compression_hook(DataType::kBFloat16);
-  refused(options, five(), "communication hooks without CommunicationHook::enqueue()");
-  options = {};
-  options.rows = DdpOptions::Rows::kTouched;
-  refused(options, five(), "kTouched rows");
+  refused({.hook = *make_compression_hook(DataType::kBFloat16)}, five(),
+          "communication hooks without CommunicationHook::enqueue()");
+  refused({.rows = DdpOptions::Rows::kTouched}, five(), "kTouched rows");
   refused({}, {{.name = "table", .shape = {4, 4}}, {.name = "rows", .shape = {4, 4}, .adds_to = 0}},
           "such as 'rows'");
   refused({}, {{.name = "w", .shape = {4}, .type = DataType::kBFloat16}},
           "reproducible sums of bfloat16, the type of 'w'");
   on_gpu(gpu, 2, [&](DdpRank& self) {
-    const Status status = Ddp::create(self.ranks, five()).status();
-    expect_eq(to_string(status.code()), to_string(Code::kInvalidArgument), status.to_string());
-    expect(status.message().find("DdpOptions::host is null") != std::string::npos,
-           status.to_string());
-  });
-  on_gpu(gpu, 2, [&](DdpRank& self) {
-    DdpOptions own = self.with({});
-    own.host = &self.ranks;
-    const Status status = Ddp::create(self.ranks, five(), {}, own).status();
-    expect(status.message().find("DdpOptions::host is on GPU 0") != std::string::npos,
-           status.to_string());
-  });
-  on_gpu(gpu, 2, [&](DdpRank& self) {
+    const auto made_with = [&](Communicator* host) {
+      DdpOptions own = self.with({});
+      own.host = host;
+      return Ddp::create(self.ranks, five(), {}, own).status();
+    };
     auto other = self.host->split(0, -self.ranks.rank());  // the other way round
     ok(other.status());
-    DdpOptions own = self.with({});
-    own.host = &**other;
-    const Status status = Ddp::create(self.ranks, five(), {}, own).status();
-    expect(status.message().find("of 2, but in the communicator on a device rank") !=
-               std::string::npos,
-           status.to_string());
+    const Status none = made_with(nullptr);
+    expect_code(none, Code::kInvalidArgument);
+    expect_error(none, "DdpOptions::host is null");
+    expect_error(made_with(&self.ranks), "DdpOptions::host is on GPU 0");
+    expect_error(made_with(&**other), "of 2, but in the communicator on a device rank");
   });
   with_ranks(1, [](Communicator& communicator) {
     int not_a_stream = 0;
-    const Status status = Ddp::create(communicator, five(), {}, {.stream = &not_a_stream}).status();
-    expect(status.message().find("DdpOptions::stream is for communicators on a device") !=
-               std::string::npos,
-           status.to_string());
+    expect_error(Ddp::create(communicator, five(), {}, {.stream = &not_a_stream}).status(),
+                 "DdpOptions::stream is for communicators on a device");
   });
   on_gpu(gpu, 2, [&](DdpRank& self) {
-    auto ddp = Ddp::create(self.ranks, five(), {}, self.with(small_buckets()));
-    ok(ddp.status());
-    expect(ddp->save("/nowhere").code() == Code::kUnavailable, "save");
-    expect(ddp->load("/nowhere").status().code() == Code::kUnavailable, "load");
-    expect(ddp->set_bucket_ends({80}).code() == Code::kInvalidArgument, "set_bucket_ends");
-    ok(ddp->settle_buckets());
-    ok(ddp->replicate());
+    Ddp ddp = make(self);
+    expect_code(ddp.save("/nowhere"), Code::kUnavailable);
+    expect_code(ddp.load("/nowhere").status(), Code::kUnavailable);
+    expect_code(ddp.set_bucket_ends({80}), Code::kInvalidArgument);
+    ok(ddp.settle_buckets());
+    ok(ddp.replicate());
   });
 }
 
@@ -266,13 +227,11 @@ TEST_CASE(
     "ddp device: another model on one rank is an error on all, before anything is on a stream") {
   const auto gpu = std::make_shared<FakeGpu>();
   on_gpu(gpu, 3, [&](DdpRank& self) {
-    std::vector<DdpTensor> tensors = five();
+    Tensors tensors = five();
     if (self.ranks.rank() == 2) tensors[3].shape = {17};
     const Status status = Ddp::create(self.ranks, tensors, {}, self.with({})).status();
-    expect_eq(to_string(status.code()), to_string(Code::kMismatch), status.to_string());
-    expect(
-        status.message().find("'p3' [16], but rank 2 has parameter 'p3' [17]") != std::string::npos,
-        status.to_string());
+    expect_code(status, Code::kMismatch);
+    expect_error(status, "'p3' [16], but rank 2 has parameter 'p3' [17]");
   });
   CHECK(gpu->alive() == 0);
 }
@@ -280,27 +239,23 @@ TEST_CASE(
 TEST_CASE("ddp device: a rank that gives up in the middle of a step ends it for all, and all end") {
   const auto gpu = std::make_shared<FakeGpu>();
   on_gpu(gpu, 3, [&](DdpRank& self) {
+    Ddp ddp = make(self);
+    const auto step = [&](size_t ready) {
+      const Status begun = ddp.begin({.loss_terms = 1});
+      for (size_t t = 0; begun.ok() && t < ready; ++t) ddp.gradient_ready(t);
+      return begun;
+    };
     const bool gives_up = self.ranks.rank() == 1;
-    auto ddp = Ddp::create(self.ranks, five(), {}, self.with(small_buckets()));
-    ok(ddp.status());
-    ok(ddp->replicate());
-    ok(ddp->begin({.loss_terms = 1}));
-    for (size_t t = 0; t < (gives_up ? 3 : 5); ++t) ddp->gradient_ready(t);
-    if (gives_up) {
-      ddp = Status(Code::kAborted, "destroyed");
-      return;
-    }
+    ok(step(gives_up ? 3 : 5));
+    if (gives_up) return;
     // All buckets are on the streams of these two, so finish() may know of nothing yet.
-    Status status = ddp->finish();
+    Status status = ddp.finish();
     const int64_t began = now_ns();
     while (status.ok() && now_ns() - began < 60'000'000'000) {
-      status = ddp->begin({.loss_terms = 1});
-      if (!status.ok()) break;
-      for (size_t t = 0; t < 5; ++t) ddp->gradient_ready(t);
-      status = ddp->finish();
+      status = step(5);
+      if (status.ok()) status = ddp.finish();
     }
-    expect(status.message().find("rank 1 gave up in the middle of a step") != std::string::npos,
-           status.to_string());
+    expect_error(status, "rank 1 gave up in the middle of a step");
   });
   CHECK(gpu->alive() == 0);
 }
@@ -308,67 +263,29 @@ TEST_CASE("ddp device: a rank that gives up in the middle of a step ends it for 
 TEST_CASE("ddp device: what fails on the GPU is found by a later step, without waiting for it") {
   const auto gpu = std::make_shared<FakeGpu>();
   on_gpu(gpu, 2, [&](DdpRank& self) {
-    auto ddp = Ddp::create(self.ranks, five(), {}, self.with(small_buckets()));
-    ok(ddp.status());
-    ok(ddp->replicate());
-    ok(ddp->begin({.loss_terms = 1}));
-    for (size_t t = 0; t < 5; ++t) ddp->gradient_ready(t);
-    ok(ddp->finish());
+    Ddp ddp = make(self);
+    make_step(ddp);
     ok(self.host->barrier());
     gpu->hold(self.stream);
     if (self.ranks.rank() == 1) self.ranks.abort("it is over");
     (void)self.host->barrier();  // rank 0's begin() may abort it before rank 1 has left
-    const Status status = ddp->begin({.loss_terms = 1});
-    expect_eq(to_string(status.code()), to_string(Code::kAborted), status.to_string());
-    expect(status.message().find("rank 1 aborted: it is over") != std::string::npos,
-           status.to_string());
+    const Status status = ddp.begin({.loss_terms = 1});
+    expect_code(status, Code::kAborted);
+    expect_error(status, "rank 1 aborted: it is over");
     gpu->let_go(self.stream);
   });
   CHECK(gpu->alive() == 0);
 }
 
 TEST_CASE("ddp device: whichever call of CUDA fails, that is the error, and nothing is left") {
-  for (const int ranks : {1, 2}) {
-    bool failed = true;
-    int tried = 0;
-    for (int k = 0; failed; k += kSanitized ? 53 : ranks == 1 ? 7 : 3) {
-      REQUIRE(k < 4000);
-      INFO("call " << k << " of " << ranks << " ranks");
-      ++tried;
-      const auto gpu = std::make_shared<FakeGpu>();
-      std::atomic<bool> has_failed{false};
-      on_gpu(gpu, ranks, [&](DdpRank& self) {
-        Training training;
-        training.tensors[3].shape = {100};
-        training.steps = 2;
-        training.options.shard = true;
-        ok(self.host->barrier());
-        const size_t before = gpu->alive();
-        ok(self.host->barrier());
-        if (self.ranks.rank() == 0) {
-          gpu->calls = 0;
-          gpu->fail_at = k;
-        }
-        ok(self.host->barrier());
-        Status status;
-        try {
-          Trained trained;
-          train(self, training, trained);
-          gpu->drain(self.stream);
-        } catch (const std::exception& error) {  // of ok()
-          const std::string what = error.what();
-          expect(what.find("told to fail") != std::string::npos, what);
-        }
-        gpu->drain(self.stream);
-        if (gpu->calls > k) has_failed = true;
-        if (ranks == 1) expect_eq(gpu->alive(), before, "alive");
-        gpu->fail_at = -1;
-      });
-      CHECK(gpu->alive() == 0);
-      failed = has_failed;
-    }
-    CHECK(tried > (kSanitized ? 3 : 10));
-  }
+  Training training;
+  training.tensors[3].shape = {100};
+  training.steps = 2;
+  training.options.shard = true;
+  const auto make_gpu = [] { return std::make_shared<FakeGpu>(); };
+  fail_calls(1, kSanitized ? 53 : 7, training, make_gpu,
+             [](FakeGpu& gpu, size_t before) { expect_eq(gpu.alive(), before, "alive"); });
+  fail_calls(2, kSanitized ? 53 : 3, training, make_gpu);
 }
 
 TEST_CASE("ddp device: the stream that reduces is urgent, the one that computes is not") {

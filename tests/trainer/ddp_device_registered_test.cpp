@@ -1,10 +1,7 @@
 // DistributedDataParallel on a GPU (a stand-in for one) with ranks that count as processes of their
 // own: its memory is registered while it lives, so that peers' kernels reduce and gather in place.
 #include <atomic>
-#include <memory>
 #include <mutex>
-#include <stdexcept>
-#include <string>
 
 #include "rondo/log.hpp"
 #include "tests/trainer/ddp_device_rig.hpp"
@@ -52,37 +49,20 @@ void guard(FakeGpu& gpu, DdpRank& self, Ddp& ddp) {
   gpu.belongs_to(rank, ddp.parameters(), ddp.parameter_elements() * sizeof(float));
 }
 
-/// As train(), with an object that is there already.
-void train_with(DdpRank& self, Ddp& ddp, const Training& training, Trained& trained) {
-  Trainer trainer(self, ddp, training);
-  trainer.set_parameters();
-  for (int s = 0; s < training.steps; ++s) {
-    trainer.step(s);
-    trainer.note(trained);
-  }
-}
-
-TrainedRanks trained_plainly(int ranks, const Training& training) {
-  TrainedRanks all(static_cast<size_t>(ranks));
-  on_host(ranks, [&](DdpRank& self) {
-    Ddp ddp = testing::make(self, training);
-    train_with(self, ddp, training, all[static_cast<size_t>(self.ranks.rank())]);
-  });
-  return all;
-}
-
 /// Is there, and reduces nothing.
-struct IdleHook : CommunicationHook {
+struct IdleHook : SummingHook {
   explicit IdleHook(size_t its_bytes) : bytes(its_bytes) {}
-  std::string name() const override { return "idle"; }
-  Work start(Communicator& /*communicator*/, const GradientBucket& /*bucket*/) override {
-    throw std::logic_error("start() on a device");
-  }
-  void finish(const GradientBucket& /*bucket*/) override {}
   bool works_on_device() const override { return true; }
   size_t wire_bytes(DataType /*type*/) const override { return bytes; }
   const size_t bytes;
 };
+
+/// Nothing is left, and nothing was freed that a peer had imported.
+void check_clean(FakeGpu& gpu) {
+  CHECK(gpu.freed_while_imported == 0);
+  CHECK(gpu.imported() == 0);
+  CHECK(gpu.alive() == 0);
+}
 
 /// What all ranks together see, while none goes on.
 size_t together(DdpRank& self, const std::function<size_t()>& look) {
@@ -100,16 +80,16 @@ TEST_CASE("ddp device: ranks that are processes reduce and gather in place, to t
       INFO(ranks << (shard ? " ranks with shards" : " ranks"));
       Training training = in_large_buckets();
       training.options.shard = shard;
-      const TrainedRanks wanted = trained_plainly(ranks, training);
+      const TrainedRanks wanted = trained_on_host(ranks, training);
       TrainedRanks found(static_cast<size_t>(ranks));
       const auto gpu = make_processes();
       on_gpu(gpu, ranks, [&](DdpRank& self) {
         const auto imported = [&] { return gpu->imported(); };
         const size_t before = together(self, imported);
         {
-          Ddp ddp = testing::make(self, training);
+          Ddp ddp = make(self, training);
           guard(*gpu, self, ddp);
-          train_with(self, ddp, training, found[static_cast<size_t>(self.ranks.rank())]);
+          train_with(self, ddp, training, found);
           gpu->drain(self.stream);
           expect(shard || are_gradients_told(*gpu, ddp), "gradients go through slots");
         }
@@ -119,8 +99,7 @@ TEST_CASE("ddp device: ranks that are processes reduce and gather in place, to t
       });
       require_equal(wanted, found);
       CHECK(gpu->trespasses == 0);
-      CHECK(gpu->freed_while_imported == 0);
-      CHECK(gpu->alive() == 0);
+      check_clean(*gpu);
     }
   }
 }
@@ -132,16 +111,13 @@ TEST_CASE("ddp device: only what rondo owns is registered, and on all ranks alik
     const bool lies = self.ranks.rank() == 0;
     std::byte* const own = *gpu->allocate(20032 + 64);
     {
-      auto ddp = Ddp::create(self.ranks,
-                             {{.name = "w", .shape = {5008}, .gradient = own + (lies ? 0 : 4)}}, {},
-                             self.with({}));
-      ok(ddp.status());
-      ok(ddp->replicate());
-      ok(ddp->begin({.loss_terms = 1}));
-      auto* const gradient = ddp->gradient<float>(0);
+      Ddp ddp = make(self, DdpOptions{},
+                     {{.name = "w", .shape = {5008}, .gradient = own + (lies ? 0 : 4)}});
+      ok(ddp.begin({.loss_terms = 1}));
+      auto* const gradient = ddp.gradient<float>(0);
       self.compute([=] { std::fill_n(gradient, 5008, lies ? 1.0F : 3.0F); });
-      ddp->gradient_ready(0);
-      ok(ddp->finish());
+      ddp.gradient_ready(0);
+      ok(ddp.finish());
       float first = 0, last = 0;
       self.compute([&] { first = gradient[0], last = gradient[5007]; });
       gpu->drain(self.stream);
@@ -149,7 +125,7 @@ TEST_CASE("ddp device: only what rondo owns is registered, and on all ranks alik
       expect_eq(last, 2.0F, "last");
       expect(!was_told(*gpu, own, 5008), "the caller's memory is accessed by peers");
       expect(self.ranks.unregister_memory(own).code() == Code::kInvalidArgument, "registered");
-      ok(self.ranks.unregister_memory(ddp->parameters()));  // once; the destructor finds none
+      ok(self.ranks.unregister_memory(ddp.parameters()));  // once; the destructor finds none
     }
     ok(self.host->barrier());
     ok(gpu->release(own));
@@ -163,13 +139,12 @@ TEST_CASE("ddp device: gradients are not registered for a hook that sends others
     on_gpu(gpu, 2, [&](DdpRank& self) {
       Training training = in_large_buckets();
       training.options.hook = std::make_shared<IdleHook>(sends ? 4 : 2);
-      Ddp ddp = testing::make(self, training);
+      Ddp ddp = make(self, training);
       expect_eq(self.ranks.unregister_memory(ddp.gradients()).ok(), sends, "gradients are");
       ok(self.ranks.unregister_memory(ddp.parameters()));
       ok(self.host->barrier());
     });
-    CHECK(gpu->freed_while_imported == 0);
-    CHECK(gpu->alive() == 0);
+    check_clean(*gpu);
   }
 }
 
@@ -182,7 +157,7 @@ TEST_CASE("ddp device: threads of one process, and one rank, register nothing") 
             gpu, ranks,
             [&](DdpRank& self) {
               for (int object = 0; object < 2; ++object) {  // the second finds what the first left
-                Ddp ddp = testing::make(self, in_large_buckets());
+                Ddp ddp = make(self, in_large_buckets());
                 const bool registered = processes && ranks > 1;
                 expect_eq(ddp::is_worth_registering(self.ranks), registered, "worth it");
                 expect_eq(self.ranks.unregister_memory(ddp.gradients()).ok(), registered, "is");
@@ -197,41 +172,39 @@ TEST_CASE("ddp device: threads of one process, and one rank, register nothing") 
 
 TEST_CASE("ddp device: objects one after the other and at once, over one communicator") {
   const Training training = in_large_buckets();
-  const TrainedRanks wanted = trained_plainly(2, training);
+  const TrainedRanks wanted = trained_on_host(2, training);
   std::vector<TrainedRanks> found(4, TrainedRanks(2));
   const auto gpu = make_processes();
   on_gpu(gpu, 2, [&](DdpRank& self) {
-    const auto rank = static_cast<size_t>(self.ranks.rank());
     const auto imported = [&] { return gpu->imported(); };
     const size_t before = together(self, imported);
     const auto use = [&](Ddp& ddp, size_t number) {
-      train_with(self, ddp, training, found[number][rank]);
+      train_with(self, ddp, training, found[number]);
       gpu->drain(self.stream);
       expect(are_gradients_told(*gpu, ddp), "gradients go through slots");
     };
     for (size_t number = 0; number < 2; ++number) {
       {
-        Ddp ddp = testing::make(self, training);
+        Ddp ddp = make(self, training);
         use(ddp, number);
       }
       expect_eq(together(self, imported), before, "imported");
     }
-    std::optional<Ddp> first = testing::make(self, training);
-    Ddp second = testing::make(self, training);
+    std::optional<Ddp> first = make(self, training);
+    Ddp second = make(self, training);
     use(*first, 2);
     first.reset();
     use(second, 3);
-    second = testing::make(self, training);  // the old one ends when the new one is there
+    second = make(self, training);  // the old one ends when the new one is there
     expect_eq(together(self, imported), before + 4, "imported");
   });
   for (const TrainedRanks& each : found) require_equal(wanted, each);
-  CHECK(gpu->freed_while_imported == 0);
-  CHECK(gpu->alive() == 0);
+  check_clean(*gpu);
 }
 
 TEST_CASE("ddp device: what cannot be registered is no error, and goes through slots") {
   const Training training = in_large_buckets();
-  const TrainedRanks wanted = trained_plainly(2, training);
+  const TrainedRanks wanted = trained_on_host(2, training);
   for (const size_t free_places : {0, 1}) {
     INFO(free_places << " places are free");
     std::mutex mutex;
@@ -249,8 +222,8 @@ TEST_CASE("ddp device: what cannot be registered is no error, and goes through s
       const size_t taken = transport::cuda_ipc::kMostRegistrations - free_places;
       for (size_t i = 0; i < taken; ++i) ok(self.ranks.register_memory(slab + i, 1));
       {
-        Ddp ddp = testing::make(self, training);
-        train_with(self, ddp, training, found[static_cast<size_t>(self.ranks.rank())]);
+        Ddp ddp = make(self, training);
+        train_with(self, ddp, training, found);
         gpu->drain(self.stream);
         expect_eq(are_gradients_told(*gpu, ddp), free_places > 0, "gradients in place");
         expect(!are_parameters_told(*gpu, ddp), "parameters in place");
@@ -266,8 +239,7 @@ TEST_CASE("ddp device: what cannot be registered is no error, and goes through s
     for (const std::string& text : said) {
       CHECK(text.find("256 registrations") != std::string::npos);
     }
-    CHECK(gpu->freed_while_imported == 0);
-    CHECK(gpu->alive() == 0);
+    check_clean(*gpu);
   }
 }
 
@@ -279,7 +251,7 @@ TEST_CASE("ddp device: a rank that gives up or aborts leaves nothing registered 
       const size_t before = together(self, [&] { return gpu->imported(); });
       const bool is_it = self.ranks.rank() == 1;
       {
-        Ddp ddp = testing::make(self, in_large_buckets());
+        Ddp ddp = make(self, in_large_buckets());
         ok(ddp.replicate());
         (void)self.host->barrier();  // rank 1 may abort before another one has left it
         if (is_it && aborts) {
@@ -297,8 +269,7 @@ TEST_CASE("ddp device: a rank that gives up or aborts leaves nothing registered 
       }
       expect(gpu->imported() <= before, "imported");  // a rank that has left has let go of more
     });
-    CHECK(gpu->freed_while_imported == 0);
-    CHECK(gpu->alive() == 0);
+    check_clean(*gpu);
   }
 }
 
@@ -329,39 +300,9 @@ TEST_CASE("ddp device: what a late rank may still map is left, and nobody waits 
 }
 
 TEST_CASE("ddp device: whichever call fails, ranks that are processes leave nothing registered") {
-  bool failed = true;
-  int tried = 0;
-  for (int k = 0; failed; k += kSanitized ? 101 : 13) {
-    REQUIRE(k < 4000);
-    INFO("call " << k);
-    ++tried;
-    const auto gpu = make_processes();
-    std::atomic<bool> has_failed{false};
-    on_gpu(gpu, 2, [&](DdpRank& self) {
-      Training training = in_large_buckets();
-      training.tensors[3].shape = {3000};
-      training.options.shard = true;
-      training.steps = 1;
-      ok(self.host->barrier());
-      if (self.ranks.rank() == 0) {
-        gpu->calls = 0;
-        gpu->fail_at = k;
-      }
-      ok(self.host->barrier());
-      try {
-        Trained trained;
-        train(self, training, trained);
-      } catch (const std::exception& error) {  // of ok()
-        const std::string what = error.what();
-        expect(what.find("told to fail") != std::string::npos, what);
-      }
-      gpu->drain(self.stream);
-      if (gpu->calls > k) has_failed = true;
-    });
-    CHECK(gpu->freed_while_imported == 0);
-    CHECK(gpu->imported() == 0);
-    CHECK(gpu->alive() == 0);
-    failed = has_failed;
-  }
-  CHECK(tried > (kSanitized ? 3 : 10));
+  Training training = in_large_buckets();
+  training.tensors[3].shape = {3000};
+  training.options.shard = true;
+  training.steps = 1;
+  fail_calls(2, kSanitized ? 101 : 13, training, make_processes);
 }

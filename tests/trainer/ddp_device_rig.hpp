@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "tests/comm/device/world.hpp"
+#include "tests/harness/sanitized.hpp"
 #include "tests/trainer/ddp_rig.hpp"
 
 namespace rondo::testing {
@@ -88,14 +90,14 @@ inline void on_gpu(const std::shared_ptr<FakeGpu>& gpu, int ranks, const RankBod
 }
 
 /// Off and on the units of shards; "skipped" may be.
-inline std::vector<DdpTensor> odd_tensors() {
+inline Tensors odd_tensors() {
   return {{.name = "head", .shape = {30, 20}},
           {.name = "bias", .shape = {20}},
           {.name = "skipped", .shape = {33}},
           {.name = "long", .shape = {5 * kDdpShardUnit + 9}},
           {.name = "last", .shape = {7}}};
 }
-inline std::vector<DdpTensor> two_buffers() {
+inline Tensors two_buffers() {
   return {{.name = "mean", .shape = {5}},
           {.name = "steps", .shape = {3}, .type = DataType::kFloat64}};
 }
@@ -105,7 +107,7 @@ struct Training {
   Training() { options.bucket_cap_mb = 20000.0 / (1 << 20); }
 
   DdpOptions options;
-  std::vector<DdpTensor> tensors = odd_tensors(), buffers = two_buffers();
+  Tensors tensors = odd_tensors(), buffers = two_buffers();
   int steps = 4, micro_batches = 1;
   bool runs_out = false;  // rank 0 has no data in the last two steps
   bool may_skip = false;  // ranks skip "skipped" in turn; in step 1 all do
@@ -250,8 +252,12 @@ class Trainer {
   const int rank_;
 };
 
+inline Ddp make(DdpRank& self, const DdpOptions& options = small_buckets(),
+                const Tensors& tensors = five()) {
+  return make(self.ranks, self.with(options), tensors);
+}
 inline Ddp make(DdpRank& self, const Training& training) {
-  std::vector<DdpTensor> tensors = training.tensors;
+  Tensors tensors = training.tensors;
   tensors[2].may_skip = training.may_skip;
   Result<Ddp> ddp =
       Ddp::create(self.ranks, std::move(tensors), training.buffers, self.with(training.options));
@@ -260,15 +266,68 @@ inline Ddp make(DdpRank& self, const Training& training) {
 }
 
 /// A rank's whole training; `trained` is complete once the compute stream is through.
-inline void train(DdpRank& self, const Training& training, Trained& trained) {
-  Ddp ddp = make(self, training);
+inline void train_with(DdpRank& self, Ddp& ddp, const Training& training, TrainedRanks& trained) {
+  Trained& own = trained[static_cast<size_t>(self.ranks.rank())];
   Trainer trainer(self, ddp, training);
   trainer.set_parameters();
-  trainer.note(trained);
+  trainer.note(own);
   for (int s = 0; s < training.steps; ++s) {
     trainer.step(s);
-    trainer.note(trained);
+    trainer.note(own);
   }
+}
+inline void train(DdpRank& self, const Training& training, TrainedRanks& trained) {
+  Ddp ddp = make(self, training);
+  train_with(self, ddp, training, trained);
+}
+
+inline TrainedRanks trained_on_host(int ranks, const Training& training) {
+  TrainedRanks all(static_cast<size_t>(ranks));
+  on_host(ranks, [&](DdpRank& self) { train(self, training, all); });
+  return all;
+}
+
+/// Trains on new GPUs of `make_gpu`, again and again: each time another call of rank 0's fails, every
+/// `stride`-th in turn, until none does. That is the only error. `check` runs behind each training,
+/// and is told how much was alive before.
+inline void fail_calls(int ranks, int stride, const Training& training,
+                       const std::function<std::shared_ptr<FakeGpu>()>& make_gpu,
+                       const std::function<void(FakeGpu&, size_t before)>& check = {}) {
+  bool failed = true;
+  int tried = 0;
+  for (int k = 0; failed; k += stride) {
+    REQUIRE(k < 4000);
+    INFO("call " << k << " of " << ranks << " ranks");
+    ++tried;
+    const auto gpu = make_gpu();
+    std::atomic<bool> has_failed{false};
+    on_gpu(gpu, ranks, [&](DdpRank& self) {
+      ok(self.host->barrier());
+      const size_t before = gpu->alive();
+      ok(self.host->barrier());
+      if (self.ranks.rank() == 0) {
+        gpu->calls = 0;
+        gpu->fail_at = k;
+      }
+      ok(self.host->barrier());
+      try {
+        TrainedRanks trained(static_cast<size_t>(ranks));
+        train(self, training, trained);
+        gpu->drain(self.stream);
+      } catch (const std::exception& error) {  // of ok()
+        expect_contains(error.what(), "told to fail");
+      }
+      gpu->drain(self.stream);
+      if (gpu->calls > k) has_failed = true;
+      if (check) check(*gpu, before);
+      gpu->fail_at = -1;
+    });
+    CHECK(gpu->freed_while_imported == 0);
+    CHECK(gpu->imported() == 0);
+    CHECK(gpu->alive() == 0);
+    failed = has_failed;
+  }
+  CHECK(tried > (kSanitized ? 3 : 10));
 }
 
 }  // namespace rondo::testing

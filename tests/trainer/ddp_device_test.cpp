@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <functional>
 #include <stdexcept>
 
 #include "kernels/half.hpp"
@@ -17,22 +16,12 @@ namespace {
 
 const std::vector<int> kRanks = kSanitized ? std::vector<int>{1, 3} : std::vector<int>{1, 2, 3, 4};
 
-TrainedRanks trained_on_host(int ranks, const Training& training) {
-  TrainedRanks all(static_cast<size_t>(ranks));
-  on_host(ranks, [&](DdpRank& self) {
-    train(self, training, all[static_cast<size_t>(self.ranks.rank())]);
-  });
-  return all;
-}
-
 TrainedRanks trained_on_gpu(int ranks, const Training& training,
                             const std::shared_ptr<FakeGpu>& gpu = std::make_shared<FakeGpu>()) {
   // What does not wait for a reduction then comes before it.
   gpu->first_block_is_late = ranks == 2;
   TrainedRanks all(static_cast<size_t>(ranks));
-  on_gpu(gpu, ranks, [&](DdpRank& self) {
-    train(self, training, all[static_cast<size_t>(self.ranks.rank())]);
-  });
+  on_gpu(gpu, ranks, [&](DdpRank& self) { train(self, training, all); });
   CHECK(gpu->alive() == 0);
   return all;
 }
@@ -161,7 +150,7 @@ TEST_CASE("ddp device: shards are equal blocks, which together are all") {
       training.options.shard = true;
       training.options.bucket_cap_mb = cap_mb;
       on_gpu(std::make_shared<FakeGpu>(), ranks, [&](DdpRank& self) {
-        const Ddp ddp = testing::make(self, training);
+        const Ddp ddp = make(self, training);
         size_t begin = 0;
         for (size_t b = 0; b < ddp.layout().size(); ++b) {
           const DdpBucket& bucket = ddp.layout()[b];
@@ -231,7 +220,7 @@ TEST_CASE("ddp device: the caller's memory, some of it as buckets lie, has the s
       ok(self.host->barrier());
       const size_t before = gpu->alive();
       ok(self.host->barrier());
-      train(self, own, found[static_cast<size_t>(self.ranks.rank())]);
+      train(self, own, found);
       gpu->drain(self.stream);
       ok(self.host->barrier());
       expect_eq(gpu->alive(), before, "alive");
@@ -249,19 +238,16 @@ TEST_CASE("ddp device: bfloat16, whose sums are exact here") {
         gpu, ranks,
         [&](DdpRank& self) {
           const int rank = self.ranks.rank();
-          auto ddp = Ddp::create(self.ranks, {{.name = "w", .shape = {700}}}, {},
-                                 self.with({.type = DataType::kBFloat16}));
-          ok(ddp.status());
-          ok(ddp->replicate());
-          ok(ddp->begin({.loss_terms = 1}));
-          auto* const gradient = ddp->gradient<uint16_t>(0);
+          Ddp ddp = make(self, {.type = DataType::kBFloat16}, {{.name = "w", .shape = {700}}});
+          ok(ddp.begin({.loss_terms = 1}));
+          auto* const gradient = ddp.gradient<uint16_t>(0);
           self.compute([=] {
             for (size_t i = 0; i < 700; ++i) {
               gradient[i] = kernels::bfloat16_from_float(static_cast<float>(rank + i % 16));
             }
           });
-          ddp->gradient_ready(0);
-          ok(ddp->finish());
+          ddp.gradient_ready(0);
+          ok(ddp.finish());
           std::vector<float> found;
           self.compute([&] {
             for (size_t i = 0; i < 700; ++i) {

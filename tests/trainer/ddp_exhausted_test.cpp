@@ -13,12 +13,6 @@ namespace {
 
 using Ends = std::vector<size_t>;
 
-Ends ends_of(const Ddp& ddp) {
-  Ends ends;
-  for (const DdpBucket& bucket : ddp.layout()) ends.push_back(bucket.offset + bucket.count);
-  return ends;
-}
-
 /// A step of one rank, whose buckets are reported, and whose gradients are the mean of one.
 void require_step(Ddp& ddp, int number) {
   fill(ddp, 0, number);
@@ -52,8 +46,7 @@ TEST_CASE("ddp exhausted: set_bucket_ends() fails whole, and can be called again
         status = ddp.set_bucket_ends(two);
         failed = Failing::has_failed();
       }
-      expect_eq(to_string(status.code()), to_string(failed ? Code::kResourceExhausted : Code::kOk),
-                "code");
+      expect_code(status, failed ? Code::kResourceExhausted : Code::kOk);
       expect(ends_of(ddp) == (failed ? three : two), "buckets");
       require_step(ddp, tried % 8);
     }
@@ -71,9 +64,7 @@ TEST_CASE("ddp exhausted: buckets that cannot be laid out anew are an error, and
     with_ranks(2, [&](Communicator& communicator) {
       is_test = true;
       Ddp ddp = make(communicator, {.bucket_cap_mb = kDdpAutoCap, .auto_after_steps = 1});
-      ok(ddp.begin({.loss_terms = 1}));
-      all_ready(ddp);
-      ok(ddp.finish());
+      make_step(ddp);
       const Ends before = ends_of(ddp);
       Status begun;
       {
@@ -88,7 +79,7 @@ TEST_CASE("ddp exhausted: buckets that cannot be laid out anew are an error, and
       }
       if (communicator.rank() != 1 || begun.ok()) return;
       has_kept = true;
-      expect_eq(to_string(begun.code()), to_string(Code::kResourceExhausted), begun.to_string());
+      expect_code(begun, Code::kResourceExhausted);
       expect(ends_of(ddp) == before, "other buckets");
       expect_eq(ddp.times().size(), before.size(), "times");
       expect(!ddp.begin({.loss_terms = 1}).ok(), "the failure did not stick");

@@ -2,12 +2,8 @@
 // order of tensors that costs overlap.
 #include <cmath>
 #include <cstring>
-#include <memory>
 #include <mutex>
 #include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "tests/trainer/ddp_rig.hpp"
 #include "trainer/ddp/order_watch.hpp"
@@ -19,8 +15,7 @@ using namespace rondo::testing;
 namespace {
 
 /// Doubles the sum with each collective after the first, of which bucket b has b + 1.
-struct Chain : CommunicationHook {
-  std::string name() const override { return "chain"; }
+struct Chain : SummingHook {
   size_t collectives(const GradientBucket& bucket) const override { return bucket.index + 1; }
   Work start(Communicator& communicator, const GradientBucket& bucket) override {
     return go(communicator, bucket, 0);
@@ -37,14 +32,14 @@ struct Chain : CommunicationHook {
 
   Work go(Communicator& communicator, const GradientBucket& bucket, size_t stage) {
     calls.push_back({bucket.index, stage});
-    return communicator.all_reduce_async(bucket.data, bucket.data, bucket.count, bucket.type);
+    return SummingHook::start(communicator, bucket);
   }
   std::vector<std::pair<size_t, size_t>> calls;  // bucket, stage
   size_t throws_at = SIZE_MAX;
 };
 
 /// Matrices of the given shapes after a vector.
-std::vector<DdpTensor> matrices() {
+Tensors matrices() {
   return {{.name = "bias", .shape = {24}},
           {.name = "w", .shape = {24, 2, 15}},
           {.name = "v", .shape = {50, 40}}};
@@ -64,20 +59,13 @@ TEST_CASE("ddp hooks: collectives that follow one another, in one order on every
     std::mutex mutex;
     std::vector<std::vector<std::pair<size_t, size_t>>> orders;
     with_ranks(ranks, [&](Communicator& communicator) {
-      DdpOptions options = small_buckets();
       const auto hook = std::make_shared<Chain>();
-      options.hook = hook;
-      options.overlap = overlap;
-      Ddp ddp = make(communicator, options);
+      Ddp ddp = make(communicator, {.bucket_cap_mb = kSmallMb, .overlap = overlap, .hook = hook});
       fill(ddp, communicator.rank(), 0);
-      ok(ddp.begin({.loss_terms = 1}));
-      all_ready(ddp);
-      ok(ddp.finish());
+      make_step(ddp);
       for (size_t i = 0; i < 80; ++i) {
-        float sum = 0;
-        for (int r = 0; r < ranks; ++r) sum += contribution(r, 0, i);
-        const float doubled = i < 32 ? 1 : i < 64 ? 2 : 4;  // none, one or two times
-        expect_eq(static_cast<float*>(ddp.gradients())[i], doubled * sum, "element");
+        const double doubled = i < 32 ? 1 : i < 64 ? 2 : 4;  // none, one or two times
+        expect_eq(gradients_of(ddp)[i], doubled * sum_of_contributions(ranks, 0, i), "element");
       }
       for (const DdpBucketTimes& t : ddp.times()) {
         expect(t.work.issued_ns > 0 && t.work.issued_ns <= t.work.ended_ns, "times of a chain");
@@ -95,17 +83,10 @@ TEST_CASE("ddp hooks: collectives that follow one another, in one order on every
 
 TEST_CASE("ddp hooks: one that throws in a later collective is an error on every rank") {
   with_ranks(2, [](Communicator& communicator) {
-    DdpOptions options = small_buckets();
     const auto hook = std::make_shared<Chain>();
     if (communicator.rank() == 1) hook->throws_at = 2;
-    options.hook = hook;
-    Ddp ddp = make(communicator, options);
-    ok(ddp.begin({.loss_terms = 1}));
-    all_ready(ddp);
-    const Status status = ddp.finish();
-    expect(
-        status.message().find("rank 1 cannot reduce bucket 2: no second one") != std::string::npos,
-        status.to_string());
+    Ddp ddp = make(communicator, {.bucket_cap_mb = kSmallMb, .hook = hook});
+    expect_error(try_step(ddp), "rank 1 cannot reduce bucket 2: no second one");
   });
 }
 
@@ -116,33 +97,26 @@ TEST_CASE("ddp powersgd: exact where the sum has its rank, the same bits on ever
       Ddp ddp =
           make(communicator, {.bucket_cap_mb = 0.002, .hook = std::make_shared<PowerSgdHook>(2)},
                matrices());
-      const int rank = communicator.rank();
+      const auto for_each_element = [&](const auto& body) {
+        for (size_t t = 0; t < 3; ++t) {
+          const size_t columns = t == 0 ? 1 : t == 1 ? 30 : 40;
+          for (size_t i = 0; i < ddp.tensors()[t].count(); ++i) {
+            body(ddp.gradient<float>(t)[i], i / columns, i % columns);
+          }
+        }
+      };
       for (int step = 0; step < 3; ++step) {
-        for (size_t t = 0; t < 3; ++t) {
-          const size_t columns = t == 0 ? 1 : t == 1 ? 30 : 40;
-          for (size_t i = 0; i < ddp.tensors()[t].count(); ++i) {
-            ddp.gradient<float>(t)[i] = rank_one(rank, step, i / columns, i % columns);
-          }
-        }
-        ok(ddp.begin({.loss_terms = 1}));
-        all_ready(ddp);
-        ok(ddp.finish());
-        for (size_t t = 0; t < 3; ++t) {
-          const size_t columns = t == 0 ? 1 : t == 1 ? 30 : 40;
-          for (size_t i = 0; i < ddp.tensors()[t].count(); ++i) {
-            float mean = 0;
-            for (int r = 0; r < ranks; ++r) {
-              mean += rank_one(r, step, i / columns, i % columns) / static_cast<float>(ranks);
-            }
-            const float is = ddp.gradient<float>(t)[i];
-            expect(std::abs(is - mean) < 1e-4f, ddp.tensors()[t].name + " is " +
-                                                    std::to_string(is) + ", should be " +
-                                                    std::to_string(mean));
-          }
-        }
+        for_each_element([&](float& gradient, size_t row, size_t column) {
+          gradient = rank_one(communicator.rank(), step, row, column);
+        });
+        make_step(ddp);
+        for_each_element([&](float gradient, size_t row, size_t column) {
+          double sum = 0;
+          for (int r = 0; r < ranks; ++r) sum += rank_one(r, step, row, column);
+          expect_near(gradient, sum / ranks, 1e-4, "a gradient");
+        });
       }
-      const auto* data = static_cast<float*>(ddp.gradients());
-      results[static_cast<size_t>(rank)].assign(data, data + ddp.gradient_elements());
+      results[static_cast<size_t>(communicator.rank())] = copy_of_gradients(ddp);
     });
     for (const auto& result : results) {
       CHECK(std::memcmp(result.data(), results[0].data(), result.size() * 4) == 0);
@@ -161,9 +135,7 @@ TEST_CASE("ddp powersgd: what a step leaves out comes later") {
     const auto value = [](size_t i) { return std::sin(static_cast<float>(i * i + 1)); };
     for (int step = 0; step < kSteps; ++step) {
       for (size_t i = 0; i < 144; ++i) ddp.gradient<float>(0)[i] = value(i);
-      ok(ddp.begin({.loss_terms = 1}));
-      all_ready(ddp);
-      ok(ddp.finish());
+      make_step(ddp);
       for (size_t i = 0; i < 144; ++i) {
         sum[i] += ddp.gradient<float>(0)[i];
         if (step == 0) first_off += std::pow(sum[i] - value(i), 2);
@@ -182,33 +154,27 @@ TEST_CASE("ddp averaging: gradients of each rank's mean, for unequal batches") {
   using Average = DdpOptions::Average;
   for (const Average average : {Average::kLossTerms, Average::kRanks}) {
     for (const int ranks : {1, 2, 3}) {
-      with_ranks(ranks, [&](Communicator& communicator) {
-        DdpOptions options = small_buckets();
-        options.average = average;
-        options.mean_gradients = true;
-        Ddp ddp = make(communicator, options);
-        const int rank = communicator.rank();
+      const DdpOptions options = {
+          .bucket_cap_mb = kSmallMb, .average = average, .mean_gradients = true};
+      with_ddp(ranks, options, [&](Ddp& ddp) {
         // Rank r has 2 r + 1 terms, whose mean is 10 + r.
-        for (size_t i = 0; i < 80; ++i) {
-          static_cast<float*>(ddp.gradients())[i] = 10.0f + static_cast<float>(rank);
-        }
-        ok(ddp.begin({.loss_terms = static_cast<uint64_t>(2 * rank + 1)}));
-        all_ready(ddp);
-        ok(ddp.finish());
+        const int rank = rank_of(ddp);
+        set_gradients(ddp, 10.0f + static_cast<float>(rank));
+        make_step(ddp, {.loss_terms = static_cast<uint64_t>(2 * rank + 1)});
         double sum = 0, weights = 0;
         for (int r = 0; r < ranks; ++r) {
           const double weight = average == Average::kRanks ? 1 : 2 * r + 1;
           sum += weight * (10 + r);
           weights += weight;
         }
-        expect(std::abs(ddp.gradient<float>(3)[7] - sum / weights) < 1e-5, "not the mean");
+        expect_near(ddp.gradient<float>(3)[7], sum / weights, 1e-5, "the mean");
       });
     }
   }
 }
 
 TEST_CASE("ddp order: who keeps finished buckets waiting is named, after three such steps") {
-  const std::vector<DdpTensor> tensors = five();
+  const Tensors tensors = five();
   const ddp::BucketLayout layout =
       ddp::make_layout(tensors, 4, {.bytes = 128, .small_bytes = 128});  // 0 1 | 2 3 | 4
   const auto steps = [&](const std::vector<size_t>& order, int64_t last_lasts_ns, int count,
@@ -246,17 +212,10 @@ TEST_CASE("ddp order: who keeps finished buckets waiting is named, after three s
 
 // Every message takes a millisecond at least, so what waits for the first tensor is most of it.
 TEST_CASE("ddp order: a step's times give it away") {
-  const TempDirectory meeting;
-  require_all_ok(run_ranks(How::kThreads, 2, [&](int rank) {
-    Config config;
-    config.rank = rank;
-    config.world_size = 2;
-    config.rendezvous = meeting.path();
-    config.pace = "1GB/s,1000us";
-    Result<Communicator> communicator = Communicator::create(config);
-    ok(communicator.status());
-    DdpOptions options{.bucket_cap_mb = 0};
-    Ddp ddp = make(communicator.value(), options);
+  Config paced;
+  paced.pace = "1GB/s,1000us";
+  with_ranks(2, paced, [](Communicator& communicator) {
+    Ddp ddp = make(communicator, {.bucket_cap_mb = 0});
     for (int step = 0; step < 30; ++step) {
       ok(ddp.begin({.loss_terms = 1}));
       ok(ddp.headers().status());
@@ -267,6 +226,6 @@ TEST_CASE("ddp order: a step's times give it away") {
       ok(ddp.finish());
     }
     expect_eq(ddp.warnings().size(), size_t{1}, "warnings");
-    expect(ddp.warnings()[0].find("the gradient of 'p0' (bucket 0)") == 0, ddp.warnings()[0]);
-  }));
+    expect(ddp.warnings()[0].starts_with("the gradient of 'p0' (bucket 0)"), ddp.warnings()[0]);
+  });
 }

@@ -1,8 +1,6 @@
 // Where gradients lie, which travel together and in which order: caps, panels, alignment, every
 // element in one bucket.
-#include <sstream>
-
-#include "tests/harness/catch.hpp"
+#include "tests/trainer/ddp_rig.hpp"
 #include "trainer/ddp/layout.hpp"
 #include "trainer/ddp/order.hpp"
 
@@ -10,30 +8,19 @@ using namespace rondo;
 using rondo::ddp::BucketLayout;
 using rondo::ddp::BucketOrder;
 using rondo::ddp::make_layout;
+using rondo::testing::show;
+using rondo::testing::Tensors;
 
 namespace {
 
-std::vector<DdpTensor> vectors(const std::vector<size_t>& counts) {
-  std::vector<DdpTensor> tensors;
+Tensors vectors(const std::vector<size_t>& counts) {
+  Tensors tensors;
   for (const size_t count : counts) tensors.push_back({.name = "t", .shape = {count}});
   return tensors;
 }
 
-/// "tensor:begin-end ..." for each bucket.
-std::string show(const BucketLayout& layout) {
-  std::ostringstream text;
-  for (size_t b = 0; b < layout.buckets.size(); ++b) {
-    if (b > 0) text << " |";
-    for (const DdpBucket::Piece& p : layout.buckets[b].pieces) {
-      text << " " << p.tensor << ":" << p.begin << "-" << p.end;
-    }
-  }
-  return text.str().substr(1);
-}
-
 /// Every element of the flat storage in exactly one bucket, every element of a tensor in one piece.
-void require_cover(const BucketLayout& layout, const std::vector<DdpTensor>& tensors,
-                   size_t bytes) {
+void require_cover(const BucketLayout& layout, const Tensors& tensors, size_t bytes) {
   size_t element = 0;
   std::vector<size_t> covered(tensors.size());
   for (const DdpBucket& bucket : layout.buckets) {
@@ -61,35 +48,35 @@ TEST_CASE("ddp layout: closed by the tensor that reaches the cap; the first and 
   const auto tensors = vectors({16, 32, 16, 32, 48, 16, 16});
   const BucketLayout layout = make_layout(tensors, 4, {.bytes = 256, .small_bytes = 128});
   // 64 + 128 bytes reach 128; then 64 + 128 + 192 reach 256; what is left is small.
-  CHECK(show(layout) == "0:0-16 1:0-32 | 2:0-16 3:0-32 4:0-48 | 5:0-16 6:0-16");
+  CHECK(show(layout.buckets) == "0:0-16 1:0-32 | 2:0-16 3:0-32 4:0-48 | 5:0-16 6:0-16");
   require_cover(layout, tensors, 4);
 }
 
 TEST_CASE("ddp layout: a large last bucket is relieved of all but its small end") {
   const auto tensors = vectors({32, 16, 16, 16, 16});
   const BucketLayout layout = make_layout(tensors, 4, {.bytes = 1024, .small_bytes = 128});
-  CHECK(show(layout) == "0:0-32 | 1:0-16 2:0-16 | 3:0-16 4:0-16");
+  CHECK(show(layout.buckets) == "0:0-32 | 1:0-16 2:0-16 | 3:0-16 4:0-16");
   // An end that is not small travels alone.
-  CHECK(show(make_layout(vectors({32, 16, 64}), 4, {.bytes = 1024, .small_bytes = 128})) ==
+  CHECK(show(make_layout(vectors({32, 16, 64}), 4, {.bytes = 1024, .small_bytes = 128}).buckets) ==
         "0:0-32 | 1:0-16 | 2:0-64");
 }
 
 TEST_CASE("ddp layout: a tensor above the cap is cut between rows") {
-  const std::vector<DdpTensor> tensors = {{.name = "matrix", .shape = {10, 24}}};
+  const Tensors tensors = {{.name = "matrix", .shape = {10, 24}}};
   const BucketLayout layout = make_layout(tensors, 4, {.bytes = 300, .small_bytes = 100});
   // Two rows of 24 reach 25 elements, four reach 75.
-  CHECK(show(layout) == "0:0-48 | 0:48-144 | 0:144-240");
+  CHECK(show(layout.buckets) == "0:0-48 | 0:48-144 | 0:144-240");
   require_cover(layout, tensors, 4);
   // A row above the cap stays whole.
-  CHECK(show(make_layout(tensors, 4, {.bytes = 64, .small_bytes = 64}))
+  CHECK(show(make_layout(tensors, 4, {.bytes = 64, .small_bytes = 64}).buckets)
             .starts_with("0:0-24 | 0:24-48 |"));
 }
 
 TEST_CASE("ddp layout: what adds to another travels alone and last") {
-  std::vector<DdpTensor> tensors = vectors({16, 16, 16});
+  Tensors tensors = vectors({16, 16, 16});
   tensors[2].adds_to = 0;
   const BucketLayout layout = make_layout(tensors, 4, {.bytes = 1024, .small_bytes = 1024});
-  CHECK(show(layout) == "0:0-16 1:0-16 | 2:0-16");
+  CHECK(show(layout.buckets) == "0:0-16 1:0-16 | 2:0-16");
   CHECK(layout.parameter_elements == 32);
   CHECK(layout.gradient_elements == 48);
 }
@@ -97,14 +84,14 @@ TEST_CASE("ddp layout: what adds to another travels alone and last") {
 TEST_CASE("ddp layout: a cap of zero gives every tensor its own bucket") {
   const auto tensors = vectors({16, 4000, 3});
   const BucketLayout layout = make_layout(tensors, 4, {.bytes = 0, .small_bytes = 1 << 20});
-  CHECK(show(layout) == "0:0-16 | 1:0-4000 | 2:0-3");
+  CHECK(show(layout.buckets) == "0:0-16 | 1:0-4000 | 2:0-3");
   require_cover(layout, tensors, 4);
 }
 
 TEST_CASE("ddp layout: covers every element once, in order, whatever the sizes") {
   for (const size_t bytes : {size_t{4}, size_t{8}}) {
     for (const size_t cap : {size_t{0}, size_t{8}, size_t{100}, size_t{5000}, size_t{1} << 30}) {
-      std::vector<DdpTensor> tensors;
+      Tensors tensors;
       for (size_t i = 0; i < 40; ++i) {
         tensors.push_back({.name = "t", .shape = {1 + (i * 37) % 11, 1 + (i * 53) % 13}});
       }
@@ -115,7 +102,7 @@ TEST_CASE("ddp layout: covers every element once, in order, whatever the sizes")
 }
 
 TEST_CASE("ddp layout: of GPT-2 124M no bucket but the lookup's is above the cap and a tensor") {
-  std::vector<DdpTensor> tensors = {{.name = "wte", .shape = {50257, 768}}};
+  Tensors tensors = {{.name = "wte", .shape = {50257, 768}}};
   for (int layer = 0; layer < 12; ++layer) {
     for (const size_t rows : {size_t{768}, size_t{3072}, size_t{768}, size_t{2304}}) {
       tensors.push_back({.name = "w", .shape = {rows, rows == 768 ? size_t{3072} : size_t{768}}});
@@ -135,7 +122,7 @@ TEST_CASE("ddp layout: of GPT-2 124M no bucket but the lookup's is above the cap
 TEST_CASE("ddp order: buckets are taken in order, each once, when all their pieces are final") {
   const auto tensors = vectors({16, 16, 32});
   const BucketLayout layout = make_layout(tensors, 4, {.bytes = 64, .small_bytes = 64});
-  REQUIRE(show(layout) == "0:0-16 | 1:0-16 | 2:0-16 | 2:16-32");
+  REQUIRE(show(layout.buckets) == "0:0-16 | 1:0-16 | 2:0-16 | 2:16-32");
   BucketOrder order(tensors, layout, true);
   for (int step = 0; step < 2; ++step) {
     order.begin();

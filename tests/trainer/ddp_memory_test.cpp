@@ -3,12 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <functional>
-#include <memory>
 #include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "kernels/half.hpp"
 #include "tests/trainer/ddp_rig.hpp"
@@ -22,7 +17,7 @@ constexpr DataType kF32 = DataType::kFloat32, kF64 = DataType::kFloat64, kF16 = 
                    kBF16 = DataType::kBFloat16;
 
 /// Off every cache line and vector width; two of each type, the last added to the first.
-std::vector<DdpTensor> mixed() {
+Tensors mixed() {
   return {{.name = "table", .shape = {20, 7}, .type = kBF16},
           {.name = "b", .shape = {33}, .type = kBF16},
           {.name = "c", .shape = {5, 16}, .type = kF16},
@@ -75,7 +70,7 @@ struct Arrays {
 
 enum class Whose { kRondos, kPlain, kLibrary };
 
-void give_memory(std::vector<DdpTensor>& tensors, Whose whose, DataType otherwise, Arrays& arrays,
+void give_memory(Tensors& tensors, Whose whose, DataType otherwise, Arrays& arrays,
                  bool gradients = true) {
   if (whose == Whose::kRondos) return;
   for (DdpTensor& tensor : tensors) {
@@ -95,10 +90,13 @@ void make_steps(Ddp& ddp, int rank, Bits& bits) {
     ok(ddp.begin({.loss_terms = static_cast<uint64_t>(rank + 2)}));
     const std::vector<int32_t> rows = {3, 17, 5 + rank};
     ddp.touches_rows(6, rows);
-    for (int micro = 0; micro < 2; ++micro) {
-      const auto backward = [&](size_t t) {
+    const auto backward = [&](int micro) {
+      for (size_t t = 0; t < ddp.tensors().size(); ++t) {
         const DdpTensor& tensor = ddp.tensors()[t];
-        if (tensor.may_skip && rank == 1) return ddp.gradient_skipped(t);
+        if (tensor.may_skip && rank == 1) {
+          ddp.gradient_skipped(t);
+          continue;
+        }
         for (size_t i = 0; i < tensor.count(); ++i) {
           const bool looked_up = tensor.adds_to < 0 || i / 7 == 3 || i / 7 == 17 ||
                                  i / 7 == static_cast<size_t>(5 + rank);
@@ -107,14 +105,13 @@ void make_steps(Ddp& ddp, int rank, Bits& bits) {
         }
         ddp.gradient_ready(t, tensor.count() / 2);
         ddp.gradient_ready(t);
-      };
-      if (micro == 0) {
-        const auto quiet = ddp.no_sync();
-        for (size_t t = 0; t < ddp.tensors().size(); ++t) backward(t);
-      } else {
-        for (size_t t = 0; t < ddp.tensors().size(); ++t) backward(t);
       }
+    };
+    {
+      const auto quiet = ddp.no_sync();
+      backward(0);
     }
+    backward(1);
     ok(ddp.finish());
     for (const DdpTensor& tensor : ddp.tensors()) {
       const auto* data = static_cast<std::byte*>(tensor.gradient);
@@ -126,7 +123,7 @@ void make_steps(Ddp& ddp, int rank, Bits& bits) {
 void require_same_bits(Communicator& communicator, const DdpOptions& options) {
   Bits expected;
   for (const Whose whose : {Whose::kRondos, Whose::kPlain, Whose::kLibrary}) {
-    std::vector<DdpTensor> tensors = mixed();
+    Tensors tensors = mixed();
     Arrays arrays;
     give_memory(tensors, whose, options.type, arrays);
     Ddp ddp = make(communicator, options, tensors);
@@ -145,9 +142,7 @@ void reduce(Ddp& ddp) {
       set(tensor.gradient, *tensor.type, i, made_by(ddp.communicator().rank(), 0, t, i));
     }
   }
-  ok(ddp.begin({.loss_terms = 1}));
-  all_ready(ddp);
-  ok(ddp.finish());
+  make_step(ddp);
 }
 
 /// This rank's part of a bucket in flat storage, as bytes.
@@ -162,25 +157,21 @@ std::span<std::byte> own_bytes(Ddp& ddp, void* storage, size_t bucket) {
 }  // namespace
 
 TEST_CASE("ddp caller's memory: the bits of rondo's, by threads and processes, N = 1 to 4") {
-  for (const How how : {How::kForks, How::kThreads}) {
-    for (const int ranks : {1, 2, 3, 4}) {
-      with_ranks(
-          ranks,
-          [](Communicator& communicator) {
-            using Rows = DdpOptions::Rows;
-            for (const Rows rows : {Rows::kWhole, Rows::kTouched}) {
-              require_same_bits(communicator, {.bucket_cap_mb = 100.0 / (1 << 20), .rows = rows});
-            }
-            require_same_bits(communicator, {.bucket_cap_mb = 0, .overlap = false});
-          },
-          false, how);
+  const auto body = [](Communicator& communicator) {
+    using Rows = DdpOptions::Rows;
+    for (const Rows rows : {Rows::kWhole, Rows::kTouched}) {
+      require_same_bits(communicator, {.bucket_cap_mb = 100.0 / (1 << 20), .rows = rows});
     }
+    require_same_bits(communicator, {.bucket_cap_mb = 0, .overlap = false});
+  };
+  for (const How how : {How::kForks, How::kThreads}) {
+    for (const int ranks : {1, 2, 3, 4}) with_ranks(ranks, {}, body, how);
   }
 }
 
 TEST_CASE("ddp types: the mean of every type, each rounded as its type is") {
   with_ranks(3, [](Communicator& communicator) {
-    std::vector<DdpTensor> tensors = mixed();
+    Tensors tensors = mixed();
     tensors.pop_back();
     tensors[4].may_skip = false;
     Ddp ddp = make(communicator, {.bucket_cap_mb = 25}, tensors);
@@ -188,15 +179,7 @@ TEST_CASE("ddp types: the mean of every type, each rounded as its type is") {
     std::vector<size_t> pieces;
     for (const DdpBucket& bucket : ddp.layout()) pieces.push_back(bucket.pieces.size());
     expect(pieces == std::vector<size_t>{2, 1, 2, 1}, "buckets lie otherwise");
-    for (size_t t = 0; t < tensors.size(); ++t) {
-      const DdpTensor& tensor = ddp.tensors()[t];
-      for (size_t i = 0; i < tensor.count(); ++i) {
-        set(tensor.gradient, *tensor.type, i, made_by(communicator.rank(), 0, t, i));
-      }
-    }
-    ok(ddp.begin({.loss_terms = 1}));
-    all_ready(ddp);
-    ok(ddp.finish());
+    reduce(ddp);
     for (size_t t = 0; t < tensors.size(); ++t) {
       const DdpTensor& tensor = ddp.tensors()[t];
       const double epsilon = *tensor.type == kF64   ? 1e-15
@@ -206,54 +189,48 @@ TEST_CASE("ddp types: the mean of every type, each rounded as its type is") {
       for (size_t i = 0; i < tensor.count(); ++i) {
         double mean = 0;
         for (int r = 0; r < 3; ++r) mean += made_by(r, 0, t, i) / 3;
-        const double is = value_of(tensor, i);
-        expect(std::abs(is - mean) <= epsilon, tensor.name + " " + std::to_string(i) + " is " +
-                                                   std::to_string(is) + ", should be " +
-                                                   std::to_string(mean));
+        expect_near(value_of(tensor, i), mean, epsilon, tensor.name + " " + std::to_string(i));
       }
     }
   });
 }
 
 TEST_CASE("ddp types: shards of mixed types hold what plain steps give, and are gathered") {
-  with_ranks(
-      3,
-      [](Communicator& communicator) {
-        const std::vector<DdpTensor> tensors = {{.name = "a", .shape = {90, 100}, .type = kBF16},
-                                                {.name = "b", .shape = {9000}},
-                                                {.name = "c", .shape = {9001}, .type = kF64}};
-        for (const bool compress : {false, true}) {
-          DdpOptions options{.bucket_cap_mb = 0.02};
-          if (compress) options.hook = make_compression_hook(kBF16).value();
-          Ddp plain = make(communicator, options, tensors);
-          reduce(plain);
-          options.shard = true;
-          if (compress) options.hook = make_compression_hook(kBF16).value();
-          Ddp sharded = make(communicator, options, tensors);
-          reduce(sharded);
-          size_t owned = 0;
-          for (size_t b = sharded.layout().size(); b-- > 0;) {
-            const std::span<std::byte> own = own_bytes(sharded, sharded.gradients(), b);
-            const std::byte* expected = static_cast<std::byte*>(plain.gradients()) +
-                                        (own.data() - static_cast<std::byte*>(sharded.gradients()));
-            expect(std::equal(own.begin(), own.end(), expected), "other bits in a shard");
-            const auto mine = static_cast<std::byte>(1 + communicator.rank());
-            const std::span<std::byte> updated = own_bytes(sharded, sharded.parameters(), b);
-            std::fill(updated.begin(), updated.end(), mine);
-            owned += own.size();
-            sharded.gather_parameters(b);
-          }
-          expect(owned > 10000, "this rank owns too little for this test");
-          ok(sharded.wait_parameters());
-          for (const DdpTensor& tensor : sharded.tensors()) {
-            const auto* bytes = static_cast<std::byte*>(tensor.data);
-            for (size_t i = 0; i < tensor.count() * size_of(*tensor.type); ++i) {
-              expect(bytes[i] != std::byte{0}, "nobody's parameter in " + tensor.name);
-            }
-          }
+  const Tensors tensors = {{.name = "a", .shape = {90, 100}, .type = kBF16},
+                           {.name = "b", .shape = {9000}},
+                           {.name = "c", .shape = {9001}, .type = kF64}};
+  with_ranks(3, reproducible(), [&](Communicator& communicator) {
+    for (const bool compress : {false, true}) {
+      const auto averaged = [&](bool shard) {
+        DdpOptions options{.bucket_cap_mb = 0.02, .shard = shard};
+        if (compress) options.hook = make_compression_hook(kBF16).value();
+        Ddp ddp = make(communicator, options, tensors);
+        reduce(ddp);
+        return ddp;
+      };
+      Ddp plain = averaged(false), sharded = averaged(true);
+      size_t owned = 0;
+      for (size_t b = sharded.layout().size(); b-- > 0;) {
+        const std::span<std::byte> own = own_bytes(sharded, sharded.gradients(), b);
+        const std::byte* expected = static_cast<std::byte*>(plain.gradients()) +
+                                    (own.data() - static_cast<std::byte*>(sharded.gradients()));
+        expect(std::equal(own.begin(), own.end(), expected), "other bits in a shard");
+        const auto mine = static_cast<std::byte>(1 + communicator.rank());
+        const std::span<std::byte> updated = own_bytes(sharded, sharded.parameters(), b);
+        std::fill(updated.begin(), updated.end(), mine);
+        owned += own.size();
+        sharded.gather_parameters(b);
+      }
+      expect(owned > 10000, "this rank owns too little for this test");
+      ok(sharded.wait_parameters());
+      for (const DdpTensor& tensor : sharded.tensors()) {
+        const auto* bytes = static_cast<std::byte*>(tensor.data);
+        for (size_t i = 0; i < tensor.count() * size_of(*tensor.type); ++i) {
+          expect(bytes[i] != std::byte{0}, "nobody's parameter in " + tensor.name);
         }
-      },
-      true);
+      }
+    }
+  });
 }
 
 TEST_CASE("ddp caller's memory: replicated, saved and loaded with its types") {
@@ -261,10 +238,9 @@ TEST_CASE("ddp caller's memory: replicated, saved and loaded with its types") {
   const std::string path = folder.path() + "/model.safetensors";
   for (const Whose whose : {Whose::kRondos, Whose::kPlain}) {
     with_ranks(2, [&](Communicator& communicator) {
-      std::vector<DdpTensor> tensors = mixed();
-      std::vector<DdpTensor> buffers = {
-          {.name = "mean", .shape = {3}},
-          {.name = "batches", .shape = {1}, .type = DataType::kInt64}};
+      Tensors tensors = mixed();
+      Tensors buffers = {{.name = "mean", .shape = {3}},
+                         {.name = "batches", .shape = {1}, .type = DataType::kInt64}};
       Arrays arrays;
       give_memory(tensors, whose, kF32, arrays);
       give_memory(buffers, whose, kF32, arrays, false);
@@ -312,19 +288,15 @@ TEST_CASE("ddp caller's memory: replicated, saved and loaded with its types") {
 
 TEST_CASE("ddp caller's memory: its buffers become rank 0's in every step") {
   with_ranks(3, [](Communicator& communicator) {
-    std::vector<DdpTensor> buffers = {{.name = "batches", .shape = {1}, .type = DataType::kInt64},
-                                      {.name = "mean", .shape = {5}}};
+    Tensors buffers = {{.name = "batches", .shape = {1}, .type = DataType::kInt64},
+                       {.name = "mean", .shape = {5}}};
     Arrays arrays;
     give_memory(buffers, Whose::kPlain, kF32, arrays, false);
-    Result<Ddp> ddp = Ddp::create(communicator, five(), buffers, small_buckets());
-    ok(ddp.status());
-    ok(ddp->replicate());
+    Ddp ddp = make(communicator, small_buckets(), five(), buffers);
     for (int step = 0; step < 2; ++step) {
-      *static_cast<int64_t*>(ddp->buffer(0)) = 100 * step + communicator.rank();
-      static_cast<float*>(ddp->buffer(1))[4] = static_cast<float>(communicator.rank());
-      ok(ddp->begin({.loss_terms = 1}));
-      all_ready(*ddp);
-      ok(ddp->finish());
+      *static_cast<int64_t*>(ddp.buffer(0)) = 100 * step + communicator.rank();
+      static_cast<float*>(ddp.buffer(1))[4] = static_cast<float>(communicator.rank());
+      make_step(ddp);
       expect_eq(*static_cast<int64_t*>(buffers[0].data), int64_t{100 * step}, "batches");
       expect_eq(static_cast<float*>(buffers[1].data)[4], 0.0f, "mean");
     }
@@ -335,7 +307,7 @@ TEST_CASE(
     "ddp caller's memory: begin() sets the gradients that may be skipped to zero, no others") {
   with_ranks(2, [](Communicator& communicator) {
     std::vector<std::vector<float>> gradients(5, std::vector<float>(16, 7));
-    std::vector<DdpTensor> tensors = five();
+    Tensors tensors = five();
     for (size_t t = 0; t < 5; ++t) tensors[t].gradient = gradients[t].data();
     tensors[1].may_skip = true;
     Ddp ddp = make(communicator, small_buckets(), tensors);
@@ -350,13 +322,11 @@ TEST_CASE(
 
 // The hook sees where a bucket is reduced.
 TEST_CASE("ddp caller's memory: no copy of a bucket that lies in library memory as it should") {
-  struct Places : CommunicationHook {
-    std::string name() const override { return "places"; }
+  struct Places : SummingHook {
     Work start(Communicator& communicator, const GradientBucket& bucket) override {
       all.push_back(bucket.data);
-      return communicator.all_reduce_async(bucket.data, bucket.data, bucket.count, bucket.type);
+      return SummingHook::start(communicator, bucket);
     }
-    void finish(const GradientBucket& /*bucket*/) override {}
     std::vector<void*> all;
   };
   struct Freed {
@@ -368,18 +338,14 @@ TEST_CASE("ddp caller's memory: no copy of a bucket that lies in library memory 
     std::vector<float> plain(16);
     // {0, 1} lie side by side, {2, 3} in the wrong order, {4} in plain memory, {5} ends in a gap.
     float* const at[] = {g, g + 16, g + 48, g + 32, plain.data(), g + 64};
-    std::vector<DdpTensor> tensors = five();
+    Tensors tensors = five();
     tensors.push_back({.name = "p5", .shape = {17}});
     for (size_t t = 0; t < 6; ++t) tensors[t].gradient = at[t];
-    DdpOptions options = small_buckets();
     const auto hook = std::make_shared<Places>();
-    options.hook = hook;
-    Ddp ddp = make(communicator, options, tensors);
+    Ddp ddp = make(communicator, {.bucket_cap_mb = kSmallMb, .hook = hook}, tensors);
     g[64 + 17] = 5;  // what lies behind is not touched
     for (size_t t = 0; t < 6; ++t) at[t][3] = static_cast<float>(10 * t + 1);
-    ok(ddp.begin({.loss_terms = 1}));
-    all_ready(ddp);
-    ok(ddp.finish());
+    make_step(ddp);
     expect_eq(hook->all.size(), size_t{4}, "buckets");
     expect(hook->all[0] == g, "the first bucket was copied");
     for (size_t b = 1; b < 4; ++b) {
@@ -392,56 +358,55 @@ TEST_CASE("ddp caller's memory: no copy of a bucket that lies in library memory 
 
 TEST_CASE("ddp caller's memory: a wrong one is refused with tensor and rank, on every rank") {
   float memory[64] = {};
+  struct Given {
+    Tensors tensors = {{.name = "a", .shape = {4}}, {.name = "b", .shape = {4}}};
+    Tensors buffers = {{.name = "c", .shape = {4}}, {.name = "d", .shape = {4}}};
+    DdpOptions options;
+  };
   struct Mistake {
     const char* says;
-    std::function<void(std::vector<DdpTensor>&, std::vector<DdpTensor>&, DdpOptions&)> make;
+    std::function<void(Given&)> make;
   };
-  using Tensors = std::vector<DdpTensor>&;
   const Mistake mistakes[] = {
       {"rank 1: the gradient of 'b' is null, but that of 'a' is not",
-       [](Tensors t, Tensors, DdpOptions&) { t[1].gradient = nullptr; }},
+       [](Given& g) { g.tensors[1].gradient = nullptr; }},
       {"rank 1: the parameter of 'a' is null, but that of 'b' is not",
-       [](Tensors t, Tensors, DdpOptions&) { t[0].data = nullptr; }},
+       [](Given& g) { g.tensors[0].data = nullptr; }},
       {"rank 1: the buffer of 'd' is null, but that of 'c' is not",
-       [](Tensors, Tensors b, DdpOptions&) { b[1].data = nullptr; }},
+       [](Given& g) { g.buffers[1].data = nullptr; }},
       {"rank 1: the gradient of 'b' overlaps the parameter of 'a'",
-       [](Tensors t, Tensors, DdpOptions&) { t[1].gradient = static_cast<float*>(t[0].data) + 3; }},
+       [](Given& g) { g.tensors[1].gradient = static_cast<float*>(g.tensors[0].data) + 3; }},
       {"rank 1: the gradient of 'a' is not aligned to the 4 bytes of its elements",
-       [&](Tensors t, Tensors, DdpOptions&) {
-         t[0].gradient = reinterpret_cast<char*>(memory) + 2;
-       }},
+       [&](Given& g) { g.tensors[0].gradient = reinterpret_cast<char*>(memory) + 2; }},
       {"rank 1: tensor 'b' has the type int64, whose gradients cannot be averaged",
-       [](Tensors t, Tensors, DdpOptions&) { t[1].type = DataType::kInt64; }},
+       [](Given& g) { g.tensors[1].type = DataType::kInt64; }},
       {"rank 1: tensor 'b' has the type ?, whose gradients cannot be averaged",
-       [](Tensors t, Tensors, DdpOptions&) { t[1].type = static_cast<DataType>(99); }},
+       [](Given& g) { g.tensors[1].type = static_cast<DataType>(99); }},
       {"rank 1: buffer 'c' has the unknown type 99",
-       [](Tensors, Tensors b, DdpOptions&) { b[0].type = static_cast<DataType>(99); }},
-      {"rank 1: buffer 'd' has a gradient",
-       [&](Tensors, Tensors b, DdpOptions&) { b[1].gradient = memory; }},
+       [](Given& g) { g.buffers[0].type = static_cast<DataType>(99); }},
+      {"rank 1: buffer 'd' has a gradient", [&](Given& g) { g.buffers[1].gradient = memory; }},
       {"rank 1: the parameter of 'a' is the caller's memory, which shards cannot use",
-       [](Tensors, Tensors, DdpOptions& options) { options.shard = true; }},
+       [](Given& g) { g.options.shard = true; }},
       {"rank 0 has parameter 'b' [4], but rank 1 has parameter 'b' double [4]",
-       [](Tensors t, Tensors, DdpOptions&) { t[1].type = kF64; }},
+       [](Given& g) { g.tensors[1].type = kF64; }},
       {"gradients=rondo's",
-       [](Tensors t, Tensors, DdpOptions&) { t[0].gradient = t[1].gradient = nullptr; }},
+       [](Given& g) { g.tensors[0].gradient = g.tensors[1].gradient = nullptr; }},
   };
   for (const Mistake& mistake : mistakes) {
     with_ranks(2, [&](Communicator& communicator) {
-      std::vector<DdpTensor> tensors = {{.name = "a", .shape = {4}}, {.name = "b", .shape = {4}}};
-      std::vector<DdpTensor> buffers = {{.name = "c", .shape = {4}}, {.name = "d", .shape = {4}}};
+      Given given;
       std::vector<double> own(64);
       double* next = own.data();
-      for (auto* list : {&tensors, &buffers}) {
+      for (auto* list : {&given.tensors, &given.buffers}) {
         for (DdpTensor& tensor : *list) {
           tensor.data = next, next += 8;
-          if (list == &tensors) tensor.gradient = next, next += 8;
+          if (list == &given.tensors) tensor.gradient = next, next += 8;
         }
       }
-      DdpOptions options;
-      if (communicator.rank() == 1) mistake.make(tensors, buffers, options);
-      const Status status = Ddp::create(communicator, tensors, buffers, options).status();
-      expect(status.message().find(mistake.says) != std::string::npos,
-             status.message() + " lacks " + mistake.says);
+      if (communicator.rank() == 1) mistake.make(given);
+      const Result<Ddp> ddp =
+          Ddp::create(communicator, given.tensors, given.buffers, given.options);
+      expect_error(ddp.status(), mistake.says);
     });
   }
 }

@@ -31,15 +31,13 @@ float value_of(size_t i) { return std::sin(static_cast<float>(i * i % 1009)) * 3
 
 /// As after finish(): averages where they are owned, and elsewhere what must not matter.
 void fill_owned(Ddp& ddp) {
-  for (size_t i = 0; i < ddp.gradient_elements(); ++i) {
-    static_cast<float*>(ddp.gradients())[i] = std::numeric_limits<float>::quiet_NaN();
-  }
+  set_gradients(ddp, std::numeric_limits<float>::quiet_NaN());
   for (size_t t = 0; t < ddp.tensors().size() - 1; ++t) {
     const size_t begin = ddp.offset(t), end = begin + ddp.tensors()[t].count();
     const size_t padded = t + 1 < ddp.tensors().size() ? ddp.offset(t + 1) : end;
     for (const DdpRange& own : ddp.own_ranges()) {
       for (size_t i = std::max(begin, own.begin); i < std::min(padded, own.end); ++i) {
-        static_cast<float*>(ddp.gradients())[i] = i < end ? value_of(i) : 0;
+        gradients_of(ddp)[i] = i < end ? value_of(i) : 0;
       }
     }
   }
@@ -52,7 +50,7 @@ TEST_CASE("gradients: the norm has the bits that one rank with everything finds"
   with_unequal(1, false, [&](Ddp& ddp) {
     fill_owned(ddp);
     for (size_t i = 0; i < ddp.parameter_elements(); ++i) {
-      static_cast<float*>(ddp.gradients())[i] *= 0.25f;
+      gradients_of(ddp)[i] *= 0.25f;
     }
     expected = norm_of(ddp);
   });
@@ -67,7 +65,7 @@ TEST_CASE("gradients: the norm has the bits that one rank with everything finds"
         expect(facts.value().finite, "not finite");
         expect_eq(facts.value().norm, expected, "norm");
         for (const DdpRange& own : ddp.own_ranges()) {
-          const float is = static_cast<float*>(ddp.gradients())[own.begin];
+          const float is = gradients_of(ddp)[own.begin];
           expect_eq(is, value_of(own.begin) * 0.25f, "unscaled");
         }
       });
@@ -87,7 +85,7 @@ TEST_CASE("gradients: what one rank's shard holds, all ranks know") {
         };
         expect(ask(), "finite gradients are refused");
         if (ddp.communicator().rank() == culprit) {
-          static_cast<float*>(ddp.gradients())[ddp.own_ranges().back().begin] = bad;
+          gradients_of(ddp)[ddp.own_ranges().back().begin] = bad;
         }
         expect(!ask(), "nobody noticed");
       });

@@ -2,6 +2,7 @@
 // taken from nowhere or from two places.
 #include "trainer/checkpoint/optimizer_files.hpp"
 
+#include "tests/harness/contains.hpp"
 #include "tests/trainer/ddp_rig.hpp"
 
 using namespace rondo;
@@ -91,7 +92,7 @@ TEST_CASE("optimizer files: a gap, an overlap and a stranger are named") {
     const Status status = check(files, 4096);
     INFO(status.to_string());
     CHECK(status.code() == Code::kDataError);
-    CHECK(status.message().find(part) != std::string::npos);
+    CHECK_THAT(status.message(), contains(part));
   };
   refused(open(folder.path(), {0, 1}), "lacks elements");
   refused(open(folder.path(), {0, 1, 2, 1}), "that another piece holds too");

@@ -3,10 +3,10 @@
 #include "trainer/ddp/relayout.hpp"
 
 #include <algorithm>
-#include <fstream>
 #include <mutex>
 
 #include "tests/trainer/ddp_rig.hpp"
+#include "tests/trainer/link_profile.hpp"
 
 using namespace rondo;
 using namespace rondo::ddp;
@@ -18,18 +18,18 @@ constexpr size_t kCount = 1 << 16;  // elements of each tensor
 constexpr int64_t kMs = 1000000;
 using Ends = std::vector<size_t>;
 
-std::vector<DdpTensor> floats(size_t tensors, size_t count = kCount) {
-  std::vector<DdpTensor> all;
+Tensors floats(size_t tensors, size_t count = kCount) {
+  Tensors all;
   for (size_t t = 0; t < tensors; ++t) {
     all.push_back({.name = std::to_string(t), .shape = {count}, .type = DataType::kFloat32});
   }
   return all;
 }
 
-BucketLayout one_bucket(const std::vector<DdpTensor>& tensors) {
+BucketLayout one_bucket(const Tensors& tensors) {
   return make_layout(tensors, 4, {.bytes = size_t{1} << 40, .small_bytes = size_t{1} << 40});
 }
-BucketLayout one_per_tensor(const std::vector<DdpTensor>& tensors) {
+BucketLayout one_per_tensor(const Tensors& tensors) {
   return make_layout(tensors, 4, {.bytes = 0});
 }
 
@@ -61,36 +61,26 @@ void note(ReadinessLog& log, const MadeUp& step, size_t count = kCount) {
 
 /// What three ranks with these steps choose, in tensors: the same on all. The links' costs grow with
 /// the bytes, and are a ten-thousandth of what is measured.
-Ends choose(const std::vector<DdpTensor>& tensors, const BucketLayout& layout,
-            const std::vector<MadeUp>& by_rank, const DdpOptions& options = {}) {
+Ends choose(const Tensors& tensors, const BucketLayout& layout, const std::vector<MadeUp>& by_rank,
+            const DdpOptions& options = {}) {
   const TempDirectory folder;
-  const std::string links = folder.path() + "/links.json";
-  std::ofstream(links) << R"({"format": "rondo link profile", "version": 2, "name": "bytes",
-    "constants": {"overhead_us": 0, "alpha_us": 0, "peer_us": 0, "slot_us_per_byte": 1e-6,
-      "one_way_us_per_byte": 0, "memory_cached_us_per_byte": 1e-6, "memory_us_per_byte": 1e-6,
-      "reduce_us_per_byte": 0, "process_copy_us": 0, "process_copy_us_per_byte": 0},
-    "machine": {"parallel_ranks": 0, "llc_bytes": 1048576, "slot_bytes": 4096, "slots": 4},
-    "corrections": {"ranks": 3, "tables": []}})";
+  Config config;
+  config.links = write_links(folder.path() + "/links.json", {{"slot_us_per_byte", 1e-6},
+                                                             {"memory_cached_us_per_byte", 1e-6},
+                                                             {"memory_us_per_byte", 1e-6}});
   std::mutex mutex;
   std::vector<Ends> chosen;
-  require_all_ok(run_ranks(How::kThreads, 3, [&](int rank) {
-    Config config;
-    config.rank = rank;
-    config.world_size = 3;
-    config.rendezvous = folder.path();
-    config.links = links;
-    Result<Communicator> communicator = Communicator::create(config);
-    ok(communicator.status());
+  with_ranks(3, config, [&](Communicator& communicator) {
     ReadinessLog log;
-    note(log, by_rank[std::min(static_cast<size_t>(rank), by_rank.size() - 1)]);
+    note(log, by_rank[std::min(static_cast<size_t>(communicator.rank()), by_rank.size() - 1)]);
     const auto result = choose_layout(
-        *communicator,
+        communicator,
         {.tensors = tensors, .layout = layout, .options = options, .log = log, .direct = false});
     ok(result.status());
     expect(result->exposed_ns <= result->exposed_before_ns, "more is exposed than before");
     const std::lock_guard lock(mutex);
     chosen.push_back(result->ends);
-  }));
+  });
   for (const Ends& ends : chosen) CHECK(ends == chosen[0]);
   Ends in_tensors;
   for (const size_t end : chosen[0]) in_tensors.push_back(end / kCount);
@@ -100,7 +90,7 @@ Ends choose(const std::vector<DdpTensor>& tensors, const BucketLayout& layout,
 }  // namespace
 
 TEST_CASE("relayout: a rank notes when parts were final, and what transfers took by themselves") {
-  const std::vector<DdpTensor> tensors = floats(2, 64);
+  const Tensors tensors = floats(2, 64);
   const BucketLayout layout = one_per_tensor(tensors);
   ReadinessLog log;
   log.step_begins();
@@ -123,7 +113,7 @@ TEST_CASE("relayout: a rank notes when parts were final, and what transfers took
 }
 
 TEST_CASE("relayout: medians of the last steps, at most four") {
-  const std::vector<DdpTensor> tensors = floats(2, 64);
+  const Tensors tensors = floats(2, 64);
   const BucketLayout layout = one_per_tensor(tensors);
   ReadinessLog log;
   const auto ready = [&] { return log.ready_ns(tensors, layout, 64, 128) / kMs; };
@@ -142,7 +132,7 @@ TEST_CASE("relayout: medians of the last steps, at most four") {
 }
 
 TEST_CASE("relayout: buckets may end with tensors, with reported parts, and inside what is large") {
-  std::vector<DdpTensor> tensors = floats(1);
+  Tensors tensors = floats(1);
   tensors[0].shape = {20, 24};
   tensors.push_back({.name = "large", .shape = {5 << 20}, .type = DataType::kFloat32});  // 20 MiB
   const BucketLayout layout = one_bucket(tensors);
@@ -156,7 +146,7 @@ TEST_CASE("relayout: buckets may end with tensors, with reported parts, and insi
   CHECK(possible_ends({tensors, layout, options, log, false}) ==
         Ends{240, 480, 480 + (2 << 20), 480 + (4 << 20), 480 + (5 << 20)});
 
-  const std::vector<DdpTensor> many = floats(1000, 16);
+  const Tensors many = floats(1000, 16);
   const BucketLayout together = one_bucket(many);
   const Ends ends = possible_ends({many, together, options, log, false});
   CHECK(ends.size() <= kMostUnits);
@@ -164,7 +154,7 @@ TEST_CASE("relayout: buckets may end with tensors, with reported parts, and insi
 }
 
 TEST_CASE("relayout: by the latest rank and each transfer alone, with time to spare") {
-  const std::vector<DdpTensor> three = floats(3);
+  const Tensors three = floats(3);
   const BucketLayout one = one_bucket(three), each = one_per_tensor(three);
   // A tensor's transfer takes 12 ms, and is planned to take 18.
   const MadeUp early{.ready = {0, 10, 100}, .transfers = {36}};
@@ -186,7 +176,7 @@ TEST_CASE("relayout: by the latest rank and each transfer alone, with time to sp
 }
 
 TEST_CASE("relayout: updates fill the wait for later buckets, unless they wait themselves") {
-  std::vector<DdpTensor> tensors = floats(3);
+  Tensors tensors = floats(3);
   const MadeUp at_once{.ready = {100, 100, 100}, .transfers = {36}, .update = 90};
   CHECK(choose(tensors, one_bucket(tensors), {at_once}) == Ends{1, 2, 3});
   tensors[2].may_skip = true;  // all updates come at the end

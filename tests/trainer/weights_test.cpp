@@ -6,10 +6,8 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
-#include <functional>
 #include <latch>
 #include <thread>
-#include <vector>
 
 #include "tests/trainer/ddp_rig.hpp"
 #include "trainer/models/gpt.hpp"
@@ -23,21 +21,35 @@ using trainer::Weights;
 
 namespace {
 
+TrainOptions adamw(int zero, double bucket_cap_mb) {
+  TrainOptions options;
+  options.optimizer = "adamw";
+  options.weight_decay = 0;
+  options.zero = zero;
+  options.bucket_cap_mb = bucket_cap_mb;
+  return options;
+}
+
+Weights<float> make(Communicator& communicator, trainer::Model<float>& model,
+                    const TrainOptions& options) {
+  auto weights = Weights<float>::create(model, communicator, options);
+  ok(weights.status());
+  ok(weights->replicate());
+  return std::move(weights).value();
+}
+
+/// Its last tensor is a second gradient, which no optimizer sees.
+std::unique_ptr<trainer::Model<float>> small_gpt() {
+  return trainer::make_gpt<float>({.layers = 1, .width = 16, .heads = 2, .context = 8, .batch = 1});
+}
+
 /// Runs `body` on ranks that have begun a step.
 void with_step(int ranks, int zero, const std::function<void(int, Weights<float>&)>& body) {
   with_ranks(ranks, [&](Communicator& communicator) {
-    TrainOptions options;
-    options.optimizer = "adamw";
-    options.weight_decay = 0;
-    options.zero = zero;
-    options.bucket_cap_mb = 0.05;
     const auto model = trainer::make_mlp<float>({.layers = 1, .width = 128, .batch = 1});
-    auto weights = Weights<float>::create(*model, communicator, options);
-    ok(weights.status());
-    ok(weights->replicate());
-    Ddp& ddp = weights->ddp();
-    ok(ddp.begin({.loss_terms = 1}));
-    body(communicator.rank(), *weights);
+    Weights<float> weights = make(communicator, *model, adamw(zero, 0.05));
+    ok(weights.ddp().begin({.loss_terms = 1}));
+    body(communicator.rank(), weights);
   });
 }
 
@@ -45,7 +57,7 @@ void with_step(int ranks, int zero, const std::function<void(int, Weights<float>
 void with_gradients(int ranks, int zero, const std::function<void(int, Weights<float>&)>& body) {
   with_step(ranks, zero, [&](int rank, Weights<float>& weights) {
     Ddp& ddp = weights.ddp();
-    std::fill_n(static_cast<float*>(ddp.gradients()), ddp.gradient_elements(), 1.0f);
+    set_gradients(ddp, 1);
     all_ready(ddp);
     ok(ddp.finish());
     body(rank, weights);
@@ -57,32 +69,27 @@ void with_gradients(int ranks, int zero, const std::function<void(int, Weights<f
 // The first update does not depend on the betas: it corrects for them.
 TEST_CASE("weights: AdamW keeps as much of its means as the run says") {
   with_ranks(1, [&](Communicator& communicator) {
-    TrainOptions options;
-    options.optimizer = "adamw";
-    options.weight_decay = 0;
+    TrainOptions options = adamw(0, 25);
     options.beta1 = 0.5;
     options.beta2 = 0.25;
     const auto model = trainer::make_mlp<float>({.layers = 1, .width = 16, .batch = 1});
-    auto weights = Weights<float>::create(*model, communicator, options);
-    ok(weights.status());
-    ok(weights->replicate());
-    Ddp& ddp = weights->ddp();
-    const auto* parameters = static_cast<const float*>(ddp.parameters());
+    Weights<float> weights = make(communicator, *model, options);
+    Ddp& ddp = weights.ddp();
     double before = 0;
     for (const float gradient : {1.0f, 3.0f}) {
-      before = parameters[0];
+      before = parameters_of(ddp)[0];
       ok(ddp.begin({.loss_terms = 1}));
-      std::fill_n(static_cast<float*>(ddp.gradients()), ddp.gradient_elements(), gradient);
+      set_gradients(ddp, gradient);
       all_ready(ddp);
       ok(ddp.finish());
-      ok(weights->update(0.1, 0).status());
+      ok(weights.update(0.1, 0).status());
     }
-    const auto state = weights->optimizer().state();
+    const auto state = weights.optimizer().state();
     expect(state[0].second[0] == 0.5f * 0.5f + 0.5f * 3, "the mean");
     expect(state[1].second[0] == 0.25f * 0.75f + 0.75f * 9, "the mean of squares");
     const double mean = 1.75 / (1 - 0.25), square = 6.9375 / (1 - 0.0625);
-    const double moved = parameters[0] - before;
-    expect(std::abs(moved + 0.1 * mean / std::sqrt(square)) < 1e-6, "the parameter");
+    const double moved = parameters_of(ddp)[0] - before;
+    expect_near(moved, -0.1 * mean / std::sqrt(square), 1e-6, "the parameter's move");
   });
 }
 
@@ -164,36 +171,28 @@ TEST_CASE(
       with_ranks(2, [&](Communicator& communicator) {
         std::vector<std::vector<float>> parameters;
         for (const bool apart : {false, true}) {
-          TrainOptions options;
-          options.optimizer = "adamw";
-          options.zero = zero;
-          options.bucket_cap_mb = 0.001;
-          const auto model = trainer::make_gpt<float>(
-              {.layers = 1, .width = 16, .heads = 2, .context = 8, .batch = 1});
-          auto weights = Weights<float>::create(*model, communicator, options);
-          ok(weights.status());
-          weights->initialise_parameters(1);
-          ok(weights->replicate());
-          Ddp& ddp = weights->ddp();
-          auto* gradients = static_cast<float*>(ddp.gradients());
+          const auto model = small_gpt();
+          Weights<float> weights = make(communicator, *model, adamw(zero, 0.001));
+          weights.initialise_parameters(1);
+          Ddp& ddp = weights.ddp();
           for (int step = 0; step < 2; ++step) {
             ok(ddp.begin({.loss_terms = 1}));
             for (size_t i = 0; i < ddp.gradient_elements(); ++i) {
-              gradients[i] = static_cast<float>(communicator.rank() + i % 7 + 1);
+              gradients_of(ddp)[i] = static_cast<float>(communicator.rank() + i % 7 + 1);
             }
             all_ready(ddp);
             if (apart) {
               ok(ddp.finish());
-              ok(weights->update(0.1, max_norm).status());
+              ok(weights.update(0.1, max_norm).status());
             } else {
               trainer::StepClock clock(ddp);
-              ok(wait_and_update(*weights, 0.1, max_norm, clock).status());
+              ok(wait_and_update(weights, 0.1, max_norm, clock).status());
             }
-            ok(weights->await_parameters().status());
-            expect(weights->gradients_cleared() == (zero == 0), "cleared");
+            ok(weights.await_parameters().status());
+            expect(weights.gradients_cleared() == (zero == 0), "cleared");
           }
-          const auto* values = static_cast<const float*>(ddp.parameters());
-          parameters.emplace_back(values, values + ddp.parameter_elements());
+          parameters.emplace_back(parameters_of(ddp),
+                                  parameters_of(ddp) + ddp.parameter_elements());
         }
         expect(parameters[0] == parameters[1], "other parameters");
       });
@@ -201,22 +200,17 @@ TEST_CASE(
   }
 }
 
-// What the next step's backward adds to. The model's last tensor is a second gradient, which no
-// optimizer sees.
+// What the next step's backward adds to.
 TEST_CASE("weights: gradients are cleared by an update without shards, and are said to be") {
   for (const int zero : {0, 1}) {
     with_ranks(2, [&](Communicator& communicator) {
-      TrainOptions options;
-      options.optimizer = "adamw";
-      options.weight_decay = 0;
-      options.zero = zero;
-      const auto model = trainer::make_gpt<float>(
-          {.layers = 1, .width = 16, .heads = 2, .context = 8, .batch = 1});
-      auto made = Weights<float>::create(*model, communicator, options);
-      ok(made.status());
-      Weights<float>& weights = made.value();
-      ok(weights.replicate());
+      const auto model = small_gpt();
+      Weights<float> weights = make(communicator, *model, adamw(zero, 25));
       Ddp& ddp = weights.ddp();
+      const auto are_zeros = [&] {
+        return std::all_of(gradients_of(ddp), gradients_of(ddp) + ddp.gradient_elements(),
+                           [](float g) { return g == 0; });
+      };
       expect(ddp.tensors().back().adds_to >= 0, "a second gradient");
       expect(weights.gradients_cleared(), "at the start");
       ok(ddp.begin({.loss_terms = 1}));
@@ -225,18 +219,12 @@ TEST_CASE("weights: gradients are cleared by an update without shards, and are s
       }
       all_ready(ddp);
       ok(ddp.finish());
-      expect(weights.update(0.1, 0).ok(), "update");
-      expect(weights.await_parameters().ok(), "parameters");
-      const auto* gradients = static_cast<const float*>(ddp.gradients());
-      const bool zeros = std::all_of(gradients, gradients + ddp.gradient_elements(),
-                                     [](float g) { return g == 0; });
+      ok(weights.update(0.1, 0).status());
+      ok(weights.await_parameters().status());
       expect(weights.gradients_cleared() == (zero == 0), "what is said");
-      expect(zeros == (zero == 0), "what is");
+      expect(are_zeros() == (zero == 0), "what is");
       weights.clear_gradients();
-      expect(weights.gradients_cleared(), "after clearing");
-      expect(std::all_of(gradients, gradients + ddp.gradient_elements(),
-                         [](float g) { return g == 0; }),
-             "zeros");
+      expect(weights.gradients_cleared() && are_zeros(), "after clearing");
     });
   }
 }
