@@ -7,19 +7,11 @@
 #include <vector>
 
 #include "tests/harness/catch.hpp"
-#include "trainer/base/random.hpp"
+#include "tests/trainer/layer_values.hpp"
 
 namespace rondo::trainer::clip_test {
-namespace {
 
-template <class T>
-std::vector<T> random_values(size_t count, uint64_t seed) {
-  std::vector<T> values(count);
-  for (size_t i = 0; i < count; ++i) values[i] = static_cast<T>(symmetric_unit(mix(seed) ^ i));
-  return values;
-}
-
-}  // namespace
+using testing::noise;
 
 TEMPLATE_TEST_CASE("clip: sums of squares of whole numbers are exact", "", float, double) {
   for (const size_t count : {0, 1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 4095, 4096}) {
@@ -35,7 +27,7 @@ TEMPLATE_TEST_CASE("clip: sums of squares of whole numbers are exact", "", float
 
 TEMPLATE_TEST_CASE("clip: a block's sum is that of its squares, wherever the block lies", "", float,
                    double) {
-  const std::vector<TestType> values = random_values<TestType>(kNormBlock, 4);
+  const std::vector<TestType> values = noise<TestType>(kNormBlock, 4);
   long double exact = 0;
   for (const TestType x : values) exact += static_cast<long double>(x) * x;
   const double sum = block_sum(values.data(), values.size());
@@ -63,7 +55,7 @@ TEST_CASE("clip: the coefficient is PyTorch's") {
 
 TEMPLATE_TEST_CASE("clip: scaling multiplies each element once, and no other", "", float, double) {
   for (size_t count = 0; count < 40; ++count) {
-    std::vector<TestType> values = random_values<TestType>(count + 2, 6);
+    std::vector<TestType> values = noise<TestType>(count + 2, 6);
     const std::vector<TestType> before = values;
     simd::flat_kernels<TestType>().multiply(values.data() + 1, count, TestType{0.3f});
     CHECK(values.front() == before.front());

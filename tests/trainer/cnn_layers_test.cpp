@@ -4,32 +4,16 @@
 #include <limits>
 
 #include "tests/trainer/gradient_check.hpp"
-#include "trainer/base/random.hpp"
+#include "tests/trainer/layer_values.hpp"
 #include "trainer/layers/host/batch_norm.hpp"
 #include "trainer/layers/host/convolution.hpp"
 #include "trainer/layers/host/pooling.hpp"
 
-using namespace rondo::trainer;
-using rondo::trainer::testing::check_gradient;
+namespace rondo::trainer::cnn_layers_test {
+
+using namespace rondo::trainer::testing;
 
 namespace {
-
-using Values = std::vector<double>;
-
-template <class T = double>
-std::vector<T> noise(size_t count, uint64_t key, double scale = 1, double shift = 0) {
-  std::vector<T> values(count);
-  for (size_t i = 0; i < count; ++i) {
-    values[i] = static_cast<T>(shift + scale * symmetric_unit(key * 1000003 + i));
-  }
-  return values;
-}
-
-double dot(const Values& weights, const Values& output) {
-  double sum = 0;
-  for (size_t i = 0; i < weights.size(); ++i) sum += weights[i] * output[i];
-  return sum;
-}
 
 template <class T>
 void check_close(const std::vector<T>& a, const Values& b, double tolerance) {
@@ -65,55 +49,25 @@ Values convolve(const ConvolutionShape& s, const Values& x, const Values& w) {
   return y;
 }
 
+ConvolutionShape convolution(size_t samples, size_t in_channels, size_t height, size_t width,
+                             size_t out_channels, size_t kernel, size_t stride, size_t padding) {
+  return {.samples = samples,
+          .in_channels = in_channels,
+          .height = height,
+          .width = width,
+          .out_channels = out_channels,
+          .kernel = kernel,
+          .stride = stride,
+          .padding = padding};
+}
+
 const std::vector<ConvolutionShape> kConvolutions = {
-    {.samples = 2, .in_channels = 1, .height = 1, .width = 1, .out_channels = 1, .kernel = 1},
-    {.samples = 2, .in_channels = 3, .height = 4, .width = 5, .out_channels = 2, .kernel = 1},
-    {.samples = 1, .in_channels = 2, .height = 5, .width = 7, .out_channels = 3, .kernel = 3},
-    {.samples = 2,
-     .in_channels = 2,
-     .height = 5,
-     .width = 4,
-     .out_channels = 3,
-     .kernel = 3,
-     .padding = 1},
-    {.samples = 2,
-     .in_channels = 2,
-     .height = 5,
-     .width = 6,
-     .out_channels = 2,
-     .kernel = 3,
-     .stride = 2,
-     .padding = 1},
-    {.samples = 1,
-     .in_channels = 1,
-     .height = 7,
-     .width = 6,
-     .out_channels = 2,
-     .kernel = 3,
-     .stride = 2},
-    {.samples = 1,
-     .in_channels = 2,
-     .height = 3,
-     .width = 2,
-     .out_channels = 2,
-     .kernel = 5,
-     .padding = 2},  // the kernel is larger than the image
-    {.samples = 2,
-     .in_channels = 1,
-     .height = 5,
-     .width = 9,
-     .out_channels = 1,
-     .kernel = 5,
-     .stride = 3,
-     .padding = 4},  // some offsets of the kernel never meet the image
-    {.samples = 1,
-     .in_channels = 1,
-     .height = 1,
-     .width = 1,
-     .out_channels = 1,
-     .kernel = 1,
-     .stride = 2,
-     .padding = 1},
+    convolution(2, 1, 1, 1, 1, 1, 1, 0), convolution(2, 3, 4, 5, 2, 1, 1, 0),
+    convolution(1, 2, 5, 7, 3, 3, 1, 0), convolution(2, 2, 5, 4, 3, 3, 1, 1),
+    convolution(2, 2, 5, 6, 2, 3, 2, 1), convolution(1, 1, 7, 6, 2, 3, 2, 0),
+    convolution(1, 2, 3, 2, 2, 5, 1, 2),  // the kernel is larger than the image
+    convolution(2, 1, 5, 9, 1, 5, 3, 4),  // some offsets of the kernel never meet the image
+    convolution(1, 1, 1, 1, 1, 1, 2, 1),
 };
 
 }  // namespace
@@ -134,10 +88,9 @@ TEST_CASE("convolution: forward follows the definition, backward equals central 
     check_gradient(x, dx, loss);
     convolution_backward_weight(s, weights.data(), x.data(), columns.data(), false, dw.data());
     check_gradient(w, dw, loss);
-    Values twice = dw, doubled = dw;
-    for (double& d : doubled) d *= 2;
+    Values twice = dw;
     convolution_backward_weight(s, weights.data(), x.data(), columns.data(), true, twice.data());
-    check_close(twice, doubled, 1e-14);
+    check_close(twice, doubled(dw), 1e-14);
   }
 }
 
@@ -427,3 +380,5 @@ TEST_CASE("batch norm: a NaN spoils its channel, visibly, and no other") {
   CHECK(std::isnan(norm.y[17 + 1]));  // the same channel of the other sample
   CHECK(std::isfinite(norm.y[9]));
 }
+
+}  // namespace rondo::trainer::cnn_layers_test

@@ -1,9 +1,8 @@
 // Synchronized batch normalisation: ranks against one rank that has all samples.
-#include <barrier>
 #include <numeric>
-#include <thread>
 
 #include "tests/trainer/cnn_rig.hpp"
+#include "tests/trainer/ddp_rig.hpp"
 
 using namespace rondo;
 using namespace rondo::trainer;
@@ -11,41 +10,11 @@ using namespace rondo::trainer::testing;
 
 namespace {
 
-/// Ranks in threads that add up what they bring, in rank order: the same bits on each. A rank that
-/// exchanges less often than others leaves them with its last values, and a wrong result.
-class Exchange {
- public:
-  explicit Exchange(size_t ranks) : barrier_(static_cast<ptrdiff_t>(ranks)), brought_(ranks) {}
-
-  SumOverRanks of(size_t rank) {
-    return [this, rank](double* values, size_t count) -> Status {
-      brought_[rank].assign(values, values + count);
-      if (rank == 0) ++calls_;
-      barrier_.arrive_and_wait();
-      std::vector<double> total(count);
-      for (const std::vector<double>& one : brought_) {
-        RONDO_CHECK(one.size() == count);
-        for (size_t i = 0; i < count; ++i) total[i] += one[i];
-      }
-      barrier_.arrive_and_wait();
-      std::copy(total.begin(), total.end(), values);
-      return {};
-    };
-  }
-  void leave() { barrier_.arrive_and_drop(); }
-  int calls() const { return calls_; }
-
- private:
-  std::barrier<> barrier_;
-  std::vector<std::vector<double>> brought_;
-  int calls_ = 0;  // rank 0's
-};
-
 struct Outcome {
   double loss = 0;
   std::vector<std::vector<double>> gradients;             // summed over ranks
   std::vector<std::vector<std::vector<double>>> buffers;  // by rank
-  int exchanges = 0;
+  int exchanges = 0;                                      // of each rank
 };
 
 CnnShape three_blocks(size_t batch) {
@@ -56,40 +25,40 @@ CnnShape three_blocks(size_t batch) {
   return shape;
 }
 
-/// Two training passes over the same samples on ranks with these shares.
+/// Two training passes over the same samples on ranks with these shares, which add up what they bring
+/// in rank order.
 Outcome train_on(const std::vector<size_t>& shares, bool synchronized) {
   const size_t total = std::accumulate(shares.begin(), shares.end(), size_t{0});
   CnnShape shape = three_blocks(total);
   shape.synchronized = synchronized;
   const Samples samples(shape, total);
-  Exchange exchange(shares.size());
-  std::vector<std::unique_ptr<Rig<double>>> rigs;
-  std::vector<double> losses(shares.size());
-  std::vector<std::thread> ranks;
-  for (size_t r = 0; r < shares.size(); ++r) {
-    rigs.push_back(std::make_unique<Rig<double>>(shape, exchange.of(r)));
-  }
-  for (size_t r = 0, first = 0; r < shares.size(); first += shares[r++]) {
-    ranks.emplace_back([&, r, first] {
-      const Batch batch = samples.share(first, shares[r]);
-      rigs[r]->train(batch, 0.5);
-      losses[r] = rigs[r]->train(batch, 0.5);
-      exchange.leave();
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
-  Outcome outcome;
-  outcome.gradients = rigs[0]->gradients;
-  for (size_t r = 0; r < shares.size(); ++r) {
-    outcome.loss += losses[r];
-    outcome.buffers.push_back(rigs[r]->buffers);
-    for (size_t p = 0; r > 0 && p < outcome.gradients.size(); ++p) {
+  std::vector<Outcome> of_ranks(shares.size());
+  rondo::testing::with_ranks(
+      static_cast<int>(shares.size()), rondo::testing::reproducible(), [&](Communicator& ranks) {
+        const auto r = static_cast<size_t>(ranks.rank());
+        Outcome& own = of_ranks[r];
+        CnnRig<double> rig(shape, [&](double* values, size_t count) {
+          ++own.exchanges;
+          return ranks.all_reduce(values, values, count, DataType::kFloat64);
+        });
+        const size_t first = std::accumulate(&shares[0], &shares[r], size_t{0});
+        const Batch batch = samples.share(first, shares[r]);
+        rig.train(batch, 0.5);
+        own.loss = rig.train(batch, 0.5);
+        own.gradients = rig.gradients;
+        own.buffers = {rig.buffers};
+      });
+  Outcome outcome = of_ranks[0];
+  for (size_t r = 1; r < shares.size(); ++r) {
+    outcome.loss += of_ranks[r].loss;
+    outcome.buffers.push_back(of_ranks[r].buffers[0]);
+    CHECK(of_ranks[r].exchanges == outcome.exchanges);
+    for (size_t p = 0; p < outcome.gradients.size(); ++p) {
       for (size_t i = 0; i < outcome.gradients[p].size(); ++i) {
-        outcome.gradients[p][i] += rigs[r]->gradients[p][i];
+        outcome.gradients[p][i] += of_ranks[r].gradients[p][i];
       }
     }
   }
-  outcome.exchanges = exchange.calls();
   return outcome;
 }
 
@@ -129,7 +98,7 @@ TEST_CASE("cnn, synchronized: no rank has a sample") {
   CHECK(nothing.exchanges == 2 * 3 * 3);
   CHECK(nothing.loss == 0);
   for (const auto& gradient : nothing.gradients) CHECK(largest(gradient) == 0);
-  CHECK(nothing.buffers[0] == Rig<double>(three_blocks(0)).buffers);
+  CHECK(nothing.buffers[0] == CnnRig<double>(three_blocks(0)).buffers);
 }
 
 TEST_CASE("cnn, synchronized: an exchange that fails ends the pass with its error") {
@@ -137,7 +106,7 @@ TEST_CASE("cnn, synchronized: an exchange that fails ends the pass with its erro
   shape.synchronized = true;
   const Samples samples(shape, 2);
   int left = 0;
-  Rig<double> rig(shape, [&left](double*, size_t) -> Status {
+  CnnRig<double> rig(shape, [&left](double*, size_t) -> Status {
     return left-- > 0 ? Status{} : Status{Code::kPeerDied, "rank 1 left"};
   });
   double loss = 0;

@@ -5,64 +5,34 @@
 #include <algorithm>
 #include <set>
 
-#include "tests/trainer/gradient_check.hpp"
-#include "trainer/base/random.hpp"
+#include "tests/trainer/model_rig.hpp"
 
 namespace rondo::trainer::gpt_test {
 
-using rondo::trainer::testing::check_gradient;
+using namespace rondo::trainer::testing;
 
 namespace {
 
-/// What backward said: how much of each parameter is final, and the order.
-struct Listener : BackwardListener {
-  void layer_begins(int layer) override { layers.push_back(layer); }
-  void gradient_ready(int parameter, size_t count) override {
-    ready.emplace_back(parameter, count);
-  }
-  void gradient_skipped(int parameter) override { skipped.insert(parameter); }
-  std::vector<int> layers;
-  std::vector<std::pair<int, size_t>> ready;
-  std::set<int> skipped;
-};
+constexpr GptShape kSmall{
+    .layers = 2, .width = 16, .heads = 2, .context = 5, .vocabulary = 11, .batch = 2};
 
 template <class T>
-struct Fixture {
-  static constexpr GptShape kSmall{
-      .layers = 2, .width = 16, .heads = 2, .context = 5, .vocabulary = 11, .batch = 2};
-
-  explicit Fixture(const GptShape& shape_ = kSmall) : shape(shape_), model(make_gpt<T>(shape)) {
-    std::vector<T*> value_pointers, gradient_pointers;
-    for (const Parameter& parameter : model->parameters()) {
-      // By name, so that both ways to share the embedding start alike; and larger than they would
-      // start in training, so that every parameter matters.
-      uint64_t key = 5;
-      for (const char c : parameter.name) key = mix(key ^ static_cast<uint64_t>(c));
-      values.emplace_back(parameter.count());
-      for (size_t i = 0; i < values.back().size(); ++i) {
-        const double start = parameter.init.kind == Init::kConstant ? parameter.init.value : 0;
-        values.back()[i] = static_cast<T>(start + 0.4 * symmetric_unit(key ^ i));
+struct Fixture : ModelRig<T> {
+  explicit Fixture(const GptShape& shape_ = kSmall)
+      : ModelRig<T>(make_gpt<T>(shape_)), shape(shape_) {
+    for (size_t p = 0; p < this->values.size(); ++p) {
+      // Larger than they would start in training, so that every parameter matters.
+      const auto& init = this->parameter(p).init;
+      const double start = init.kind == Init::kConstant ? init.value : 0;
+      for (size_t i = 0; i < this->values[p].size(); ++i) {
+        this->values[p][i] = static_cast<T>(start + 0.4 * symmetric_unit(mix(p + 5) ^ i));
       }
-      gradients.emplace_back(parameter.count(), T{77});
     }
-    for (size_t p = 0; p < values.size(); ++p) {
-      value_pointers.push_back(parameter(p).adds_to >= 0 ? nullptr : values[p].data());
-      gradient_pointers.push_back(gradients[p].data());
-    }
-    model->bind(value_pointers, gradient_pointers, {});
     for (size_t i = 0; i < shape.batch * shape.context; ++i) {
       tokens.push_back(static_cast<int32_t>(mix(i) % shape.vocabulary));
       targets.push_back(static_cast<int32_t>(mix(~i) % shape.vocabulary));
     }
     for (size_t i = 0; i < shape.batch; ++i) ids.push_back(1000 + 7 * i);
-  }
-  const Parameter& parameter(size_t p) const { return model->parameters()[p]; }
-  size_t index(const std::string& name) const {
-    for (size_t p = 0; p < values.size(); ++p) {
-      if (parameter(p).name == name) return p;
-    }
-    FAIL("no parameter " << name);
-    return 0;
   }
   Batch batch(size_t size, size_t first = 0) const {
     return {.size = size,
@@ -71,37 +41,15 @@ struct Fixture {
             .targets = targets.data() + first * shape.context,
             .ids = ids.data() + first};
   }
-  double forward(const Pass& pass, const Batch& samples) {
-    double loss = 0;
-    REQUIRE(model->forward(samples, pass, &loss).ok());
-    return loss;
-  }
-  double forward(const Pass& pass, size_t size) { return forward(pass, batch(size)); }
-  Listener step(const Pass& pass, size_t size, double scale = 1, bool accumulate = false) {
-    Listener listener;
-    forward(pass, size);
-    REQUIRE(model->backward(batch(size), pass, scale, accumulate, listener).ok());
-    return listener;
-  }
-  /// The gradient of a parameter, with what adds to it.
-  std::vector<T> gradient(size_t p) const {
-    std::vector<T> sum = gradients[p];
-    for (size_t other = 0; other < values.size(); ++other) {
-      if (parameter(other).adds_to != static_cast<int>(p)) continue;
-      for (size_t i = 0; i < sum.size(); ++i) sum[i] += gradients[other][i];
-    }
-    return sum;
-  }
+  Batch all() const { return batch(shape.batch); }
 
   GptShape shape;
-  std::unique_ptr<Model<T>> model;
-  std::vector<std::vector<T>> values, gradients;
   std::vector<int32_t> tokens, targets;
   std::vector<uint64_t> ids;
 };
 
 GptShape with(bool split_tied, double dropout = 0, double layer_drop = 0) {
-  GptShape shape = Fixture<double>::kSmall;
+  GptShape shape = kSmall;
   shape.split_tied = split_tied;
   shape.dropout = dropout;
   shape.layer_drop = layer_drop;
@@ -110,31 +58,15 @@ GptShape with(bool split_tied, double dropout = 0, double layer_drop = 0) {
 
 constexpr Pass kPass{.training = true, .seed = 3, .step = 4};
 
-/// Of a pass that skips these parameters.
-void check_all_gradients(Fixture<double>& f, const Pass& pass, const std::set<int>& skipped = {}) {
-  const double scale = 0.25;
-  f.step(pass, 2, scale);
-  for (size_t p = 0; p < f.values.size(); ++p) {
-    if (f.parameter(p).adds_to >= 0 || skipped.count(static_cast<int>(p)) == 1) continue;
-    INFO(f.parameter(p).name);
-    check_gradient(
-        f.values[p], f.gradient(p), [&] { return scale * f.forward(pass, 2); }, 2e-7);
-  }
-}
-
 }  // namespace
 
-TEST_CASE("gpt: the gradient of every parameter equals central differences") {
+// Dropout's zeros are fixed by their keys.
+TEST_CASE("gpt: the gradient of every parameter equals central differences, also with dropout") {
   for (const bool split : {true, false}) {
-    Fixture<double> f(with(split));
-    check_all_gradients(f, kPass);
-  }
-}
-
-TEST_CASE("gpt: so it does with dropout, whose zeros are fixed by their keys") {
-  for (const bool split : {true, false}) {
-    Fixture<double> f(with(split, 0.3));
-    check_all_gradients(f, kPass);
+    for (const double dropout : {0.0, 0.3}) {
+      Fixture<double> f(with(split, dropout));
+      check_gradients(f, f.all(), kPass, 2e-7);
+    }
   }
 }
 
@@ -167,100 +99,41 @@ TEST_CASE("gpt: parameters are those of GPT-2, and as many") {
 TEST_CASE("gpt: gradients become final in parameter order, completely, layer by layer") {
   for (const bool split : {true, false}) {
     Fixture<double> f(with(split));
-    const Listener listener = f.step(kPass, 2);
-    REQUIRE(listener.ready.size() == f.values.size());
-    for (size_t p = 0; p < f.values.size(); ++p) {
-      CHECK(listener.ready[p] == std::pair(static_cast<int>(p), f.values[p].size()));
+    f.train(f.all(), 1, false, kPass);
+    const size_t last = f.values.size() - 1;
+    std::vector<std::string> layers;
+    for (const std::string& event : f.listener.events) {
+      if (event.starts_with("layer ")) layers.push_back(event.substr(6));
+      CHECK(!event.ends_with(" in part"));
     }
-    CHECK(listener.layers == std::vector<int>{0, 1, 2, 3, 4, 5});
-    CHECK(f.model->layers() == std::vector<std::string>{"head", "h.1.mlp", "h.1.attn", "h.0.mlp",
-                                                        "h.0.attn", "embedding"});
-    CHECK(f.parameter(f.values.size() - 1).name == (split ? "wte.weight rows" : "wte.weight"));
-    CHECK(f.parameter(f.values.size() - 1).adds_to == (split ? 0 : -1));
+    CHECK(layers == std::vector<std::string>{"head", "h.1.mlp", "h.1.attn", "h.0.mlp", "h.0.attn",
+                                             "embedding"});
+    REQUIRE(f.listener.order.size() == f.values.size());
+    for (size_t p = 0; p <= last; ++p) CHECK(f.listener.order[p] == static_cast<int>(p));
+    CHECK(f.parameter(last).name == (split ? "wte.weight rows" : "wte.weight"));
+    CHECK(f.parameter(last).adds_to == (split ? 0 : -1));
     CHECK(f.parameter(0).name == (split ? "wte.weight" : "ln_f.weight"));
   }
 }
 
-namespace {
-
-/// Keeps and spoils each gradient, or each part of one, as soon as it is said to be final.
-struct Spoiler : BackwardListener {
-  explicit Spoiler(std::vector<std::vector<float>>& gradients_) : gradients(gradients_) {
-    for (const auto& gradient : gradients) kept.emplace_back(gradient.size(), 0.0f);
-    done.resize(gradients.size());
-  }
-  void layer_begins(int) override {}
-  void gradient_ready(int parameter, size_t count) override {
-    const auto p = static_cast<size_t>(parameter);
-    REQUIRE(count > done[p]);
-    for (size_t i = done[p]; i < count; ++i) {
-      kept[p][i] = gradients[p][i];
-      gradients[p][i] = -1e30f;
-    }
-    if (done[p] > 0) later_parts.push_back(done[p]);
-    done[p] = count;
-  }
-  void gradient_skipped(int) override { FAIL("nothing is skipped"); }
-  std::vector<std::vector<float>>& gradients;
-  std::vector<std::vector<float>> kept;
-  std::vector<size_t> done;
-  std::vector<size_t> later_parts;  // where they begin
-};
-
-}  // namespace
-
 TEST_CASE("gpt: a large gradient is told in panels; what was told is not touched again") {
   // 9000 x 256 floats are 8.8 MiB, three panels; 1024 x 256 are 1 MiB.
-  const GptShape shape{
-      .layers = 1, .width = 256, .heads = 4, .context = 3, .vocabulary = 9000, .batch = 1};
-  Fixture<float> f(shape);
-  f.step(kPass, 1);
-  const auto expected = f.gradients;
-  Spoiler spoiler(f.gradients);
-  f.forward(kPass, 1);
-  REQUIRE(f.model->backward(f.batch(1), kPass, 1, false, spoiler).ok());
+  Fixture<float> f(
+      {.layers = 1, .width = 256, .heads = 4, .context = 3, .vocabulary = 9000, .batch = 1});
   // Whole rows of dy, 64 of them: a multiple of 128 bytes in any type.
-  CHECK(spoiler.later_parts == std::vector<size_t>{3008 * 256, 2 * 3008 * 256});
-  CHECK(spoiler.kept == expected);
-  for (size_t p = 0; p < f.values.size(); ++p) {
-    CHECK(spoiler.done[p] == f.values[p].size());
-    CHECK(std::all_of(f.gradients[p].begin(), f.gradients[p].end(),
-                      [](float g) { return g == -1e30f; }));
-  }
+  CHECK(check_final_gradients(f, f.all(), kPass) ==
+        std::vector<size_t>{3008 * 256, 2 * 3008 * 256});
 }
 
 TEST_CASE("gpt: single samples, accumulated, are the batch, whatever their place in it") {
   Fixture<double> f(with(true, 0.2));  // with dropout: it goes by the sample's id
-  const double loss = f.forward(kPass, 2);
-  f.step(kPass, 2);
-  const auto expected = f.gradients;
-  double sum = 0;
-  Listener listener;
-  for (const size_t sample : {size_t{1}, size_t{0}}) {
-    sum += f.forward(kPass, f.batch(1, sample));
-    REQUIRE(f.model->backward(f.batch(1, sample), kPass, 1, sample == 0, listener).ok());
-  }
-  CHECK(sum == Approx(loss).epsilon(1e-13));
-  for (size_t p = 0; p < expected.size(); ++p) {
-    for (size_t i = 0; i < expected[p].size(); ++i) {
-      REQUIRE(f.gradients[p][i] == Approx(expected[p][i]).epsilon(1e-10).margin(1e-13));
-    }
-  }
+  check_parts_add_up(f, f.all(), {f.batch(1, 1), f.batch(1, 0)}, kPass);
 }
 
 TEST_CASE("gpt: an empty batch has no loss, and a zero gradient or none to add") {
   for (const bool split : {true, false}) {
     Fixture<double> f(with(split));
-    CHECK(f.forward(kPass, 0) == 0);
-    Listener listener = f.step(kPass, 0, 1, true);
-    CHECK(listener.ready.size() == f.values.size());
-    for (const auto& gradient : f.gradients) {
-      CHECK(std::all_of(gradient.begin(), gradient.end(), [](double g) { return g == 77; }));
-    }
-    f.step(kPass, 0, 1, false);
-    for (const auto& gradient : f.gradients) {
-      CHECK(std::all_of(gradient.begin(), gradient.end(), [](double g) { return g == 0; }));
-    }
+    check_empty_batch(f, f.batch(0));
   }
 }
 
@@ -271,15 +144,16 @@ TEST_CASE("gpt: LayerDrop leaves out whole blocks, in training only, and says so
   for (uint64_t step = 0; step < 16; ++step) {
     const Pass pass{.training = true, .seed = 1, .step = step};
     for (auto& gradient : f.gradients) std::fill(gradient.begin(), gradient.end(), 5);
-    const Listener listener = f.step(pass, 2, 1, true);
-    const Listener again = f.step(pass, 2, 1, true);
-    CHECK(listener.skipped == again.skipped);
-    CHECK(listener.ready.size() + listener.skipped.size() == f.values.size());
-    for (const int p : listener.skipped) {
+    f.train(f.all(), 1, true, pass);
+    const std::set<int> skipped = f.listener.skipped;
+    f.train(f.all(), 1, true, pass);
+    CHECK(f.listener.skipped == skipped);
+    CHECK(f.listener.order.size() + skipped.size() == f.values.size());
+    for (const int p : skipped) {
       CHECK(f.parameter(static_cast<size_t>(p)).may_skip);
-      for (const double g : f.gradients[static_cast<size_t>(p)]) REQUIRE(g == 5);
+      REQUIRE(all_are(f.gradients[static_cast<size_t>(p)], 5.0));
     }
-    if (seen.insert(listener.skipped).second) check_all_gradients(f, pass, listener.skipped);
+    if (seen.insert(skipped).second) check_gradients(f, f.all(), pass, 2e-7, skipped);
   }
   CHECK(seen.size() == 4);  // of two blocks none, either, both
   CHECK(seen.count({}) == 1);
@@ -287,17 +161,15 @@ TEST_CASE("gpt: LayerDrop leaves out whole blocks, in training only, and says so
   CHECK(!f.parameter(0).may_skip);
   CHECK(!f.parameter(head - 1).may_skip);
   CHECK(!f.parameter(f.values.size() - 1).may_skip);
-  const Pass evaluation{.training = false, .seed = 1, .step = 0};
-  CHECK(f.forward(evaluation, 2) == whole.forward(evaluation, 2));
+  CHECK(f.loss(f.all(), kEvaluation) == whole.loss(whole.all(), kEvaluation));
 }
 
 TEST_CASE("gpt: without training there is no dropout, and ids are not read") {
   Fixture<double> f(with(true, 0.5, 0.5)), plain(with(true));
-  Batch batch = f.batch(2);
+  Batch batch = f.all();
   batch.ids = nullptr;
-  const Pass evaluation{.training = false, .seed = 1, .step = 0};
-  CHECK(f.forward(evaluation, batch) == plain.forward(kPass, 2));
-  CHECK(f.forward(kPass, 2) != plain.forward(kPass, 2));
+  CHECK(f.loss(batch, kEvaluation) == plain.loss(plain.all(), kPass));
+  CHECK(f.loss(f.all(), kPass) != plain.loss(plain.all(), kPass));
 }
 
 TEST_CASE("gpt: float follows double within a relative 1e-4, and repeats itself bit for bit") {
@@ -305,22 +177,9 @@ TEST_CASE("gpt: float follows double within a relative 1e-4, and repeats itself 
       .layers = 2, .width = 24, .heads = 3, .context = 70, .vocabulary = 37, .batch = 2};
   Fixture<float> narrow(shape);
   Fixture<double> wide(shape);
-  for (size_t p = 0; p < wide.values.size(); ++p) {
-    std::copy(narrow.values[p].begin(), narrow.values[p].end(), wide.values[p].begin());
-  }
-  CHECK(narrow.forward(kPass, 2) == Approx(wide.forward(kPass, 2)).epsilon(1e-6));
-  narrow.step(kPass, 2);
-  wide.step(kPass, 2);
+  check_float_follows_double(narrow, wide, wide.all(), 1e-4);
   const auto first = narrow.gradients;
-  for (size_t p = 0; p < wide.values.size(); ++p) {
-    double largest = 0;
-    for (const double g : wide.gradients[p]) largest = std::max(largest, std::abs(g));
-    INFO(wide.parameter(p).name << ", largest " << largest);
-    for (size_t i = 0; i < wide.gradients[p].size(); ++i) {
-      REQUIRE(std::abs(double(narrow.gradients[p][i]) - wide.gradients[p][i]) <= 1e-4 * largest);
-    }
-  }
-  narrow.step(kPass, 2);
+  narrow.train(narrow.all());
   CHECK(narrow.gradients == first);
 }
 

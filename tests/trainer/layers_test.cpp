@@ -5,36 +5,12 @@
 #include <cmath>
 
 #include "tests/trainer/gradient_check.hpp"
-#include "trainer/base/random.hpp"
+#include "tests/trainer/layer_values.hpp"
 #include "trainer/layers/host/layers_on_host.hpp"
 
 namespace rondo::trainer::layers_test {
 
-using rondo::trainer::testing::check_gradient;
-
-namespace {
-
-using Values = std::vector<double>;
-
-Values noise(size_t count, uint64_t key) {
-  Values values(count);
-  for (size_t i = 0; i < count; ++i) values[i] = symmetric_unit(key * 1000003 + i);
-  return values;
-}
-
-/// A scalar function of a layer's output whose gradient with respect to it is `weights`.
-double dot(const Values& weights, const Values& output) {
-  double sum = 0;
-  for (size_t i = 0; i < weights.size(); ++i) sum += weights[i] * output[i];
-  return sum;
-}
-
-Values doubled(Values values) {
-  for (double& v : values) v *= 2;
-  return values;
-}
-
-}  // namespace
+using namespace rondo::trainer::testing;
 
 TEST_CASE("linear: y = x w^T + b, by its definition") {
   const LinearShape shape{.rows = 2, .in = 3, .out = 2};

@@ -1,7 +1,6 @@
 // The loss scale, step by step as PyTorch's GradScaler.
 #include "trainer/optim/loss_scaler.hpp"
 
-#include <cmath>
 #include <limits>
 
 #include "tests/harness/catch.hpp"

@@ -5,13 +5,14 @@
 //   model_dump float|double mlp OUT LAYERS WIDTH BATCH
 //   model_dump float|double gpt OUT LAYERS WIDTH BATCH HEADS CONTEXT VOCABULARY SPLIT_TIED
 //   model_dump float|double cnn OUT LAYERS WIDTH BATCH CHANNELS HEIGHT PIXELS BATCH_NORM AVERAGE
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "trainer/base/random.hpp"
+#include "tests/trainer/model_storage.hpp"
 #include "trainer/models/cnn.hpp"
 #include "trainer/models/gpt.hpp"
 #include "trainer/models/mlp.hpp"
@@ -23,14 +24,7 @@ using Json = nlohmann::json;
 
 constexpr int kSteps = 10;
 constexpr double kRate = 1e-3, kBeta1 = 0.9, kBeta2 = 0.999, kEpsilon = 1e-8, kDecay = 0.01;
-constexpr Pass kPass{.training = true, .seed = 1, .step = 0};
-constexpr Pass kEvaluation{.training = false, .seed = 1, .step = 0};
-
-struct Silent : BackwardListener {
-  void layer_begins(int) override {}
-  void gradient_ready(int, size_t) override {}
-  void gradient_skipped(int) override {}
-};
+using namespace testing;  // NOLINT: the trainer's tests'
 
 /// What a model is run on: `context` symbols out of its classes in a sample, or `pixels` numbers.
 struct Task {
@@ -39,41 +33,26 @@ struct Task {
 };
 
 template <class T>
-class Run {
+class Run : ModelRig<T> {
  public:
-  Run(std::unique_ptr<Model<T>> model, const Task& task) : model_(std::move(model)), task_(task) {
-    std::vector<T*> values, gradients;
-    for (const Parameter& parameter : model_->parameters()) {
-      const size_t count = parameter.count();
-      values_.emplace_back(count);
-      gradients_.emplace_back(count);
-      first_moments_.emplace_back(count);
-      second_moments_.emplace_back(count);
-      initialise(parameter, static_cast<int>(values_.size()), 1, values_.back().data());
-      // Biases and norms should not start where a mistake in them is invisible.
-      const uint64_t key = mix(values_.size());
-      for (size_t i = 0; i < count && parameter.shape.size() == 1; ++i) {
-        values_.back()[i] += static_cast<T>(0.1 * symmetric_unit(key ^ i));
-      }
+  Run(std::unique_ptr<Model<T>> made, const Task& task)
+      : ModelRig<T>(std::move(made)), task_(task) {
+    for (size_t p = 0; p < values.size(); ++p) {
+      const Parameter& parameter = this->parameter(p);
+      first_moments_.emplace_back(parameter.count());
+      second_moments_.emplace_back(parameter.count());
+      // Matrices start as in training: larger ones would make rounding errors of ten steps larger.
+      if (parameter.shape.size() == 1) continue;
+      initialise(parameter, static_cast<int>(p), 1, values[p].data());
     }
-    for (size_t p = 0; p < values_.size(); ++p) {
-      values.push_back(adds_to(p) >= 0 ? nullptr : values_[p].data());
-      gradients.push_back(gradients_[p].data());
-    }
-    std::vector<T*> buffers;
-    for (const Parameter& buffer : model_->buffers()) {
-      buffers_.emplace_back(buffer.count(), static_cast<T>(buffer.init.value));
-    }
-    for (auto& buffer : buffers_) buffers.push_back(buffer.data());
-    model_->bind(values, gradients, buffers);
     for (size_t i = 0; i < task.batch * task.context; ++i) {
-      tokens_.push_back(static_cast<int32_t>(mix(i) % model_->classes()));
+      tokens_.push_back(static_cast<int32_t>(mix(i) % model->classes()));
     }
     for (size_t i = 0; i < task.batch * task.pixels; ++i) {
       images_.push_back(static_cast<float>(mix(i) % 256) / 256);
     }
-    for (size_t i = 0; i < task.batch * model_->loss_terms(); ++i) {
-      targets_.push_back(static_cast<int32_t>(mix(~i) % model_->classes()));
+    for (size_t i = 0; i < task.batch * model->loss_terms(); ++i) {
+      targets_.push_back(static_cast<int32_t>(mix(~i) % model->classes()));
     }
     for (size_t i = 0; i < task.batch; ++i) ids_.push_back(i);
   }
@@ -88,24 +67,24 @@ class Run {
         {"targets", targets_},
         {"optimizer",
          {{"lr", kRate}, {"betas", {kBeta1, kBeta2}}, {"eps", kEpsilon}, {"decay", kDecay}}}};
-    json["parameters"] = tensors(values_);
+    json["parameters"] = tensors(values);
     std::vector<double> losses;
     for (int step = 1; step <= kSteps; ++step) {
       losses.push_back(pass());
       if (step == 1) {
         json["probabilities"] = probabilities_;
-        json["gradients"] = tensors(gradients_);
+        json["gradients"] = tensors(gradients);
       }
-      for (size_t p = 0; p < values_.size(); ++p) update(p, step);
+      for (size_t p = 0; p < values.size(); ++p) update(p, step);
     }
     losses.push_back(pass());
     json["losses"] = losses;  // means: before each step and after the last
-    json["after"] = tensors(values_);
+    json["after"] = tensors(values);
     json["buffers"] = Json::array();
-    for (size_t b = 0; b < buffers_.size(); ++b) {
-      json["buffers"].push_back({{"name", model_->buffers()[b].name},
-                                 {"shape", model_->buffers()[b].shape},
-                                 {"values", buffers_[b]}});
+    for (size_t b = 0; b < buffers.size(); ++b) {
+      json["buffers"].push_back({{"name", model->buffers()[b].name},
+                                 {"shape", model->buffers()[b].shape},
+                                 {"values", buffers[b]}});
     }
     const double evaluated = forward(kEvaluation);
     json["evaluation"] = {{"loss", evaluated}, {"probabilities", probabilities_}};
@@ -113,7 +92,7 @@ class Run {
   }
 
  private:
-  int adds_to(size_t p) const { return model_->parameters()[p].adds_to; }
+  using ModelRig<T>::model, ModelRig<T>::values, ModelRig<T>::gradients, ModelRig<T>::buffers;
 
   Batch batch() const {
     return {.size = task_.batch,
@@ -124,25 +103,22 @@ class Run {
   }
   double terms() const { return static_cast<double>(targets_.size()); }
 
-  /// The mean loss.
+  /// The mean loss. Backward overwrites the probabilities.
   double forward(const Pass& pass) {
-    double loss = 0;
-    if (!model_->forward(batch(), pass, &loss).ok()) std::abort();
-    probabilities_.assign(model_->probabilities(),
-                          model_->probabilities() + targets_.size() * model_->classes());
-    return loss / terms();
+    const double loss = this->loss(batch(), pass) / terms();
+    const T* const first = model->probabilities();
+    probabilities_.assign(first, first + targets_.size() * model->classes());
+    return loss;
   }
 
   /// The mean loss; gradients of it, with shares added to what they belong to.
   double pass() {
-    Silent listener;
-    const double loss = forward(kPass);
-    const Status status = model_->backward(batch(), kPass, 1 / terms(), false, listener);
+    const double loss = forward(kTraining);
+    const Status status = model->backward(batch(), kTraining, 1 / terms(), false, this->listener);
     if (!status.ok()) std::abort();
-    for (size_t p = 0; p < values_.size(); ++p) {
-      if (adds_to(p) < 0) continue;
-      auto& whole = gradients_[static_cast<size_t>(adds_to(p))];
-      for (size_t i = 0; i < whole.size(); ++i) whole[i] += gradients_[p][i];
+    for (size_t p = 0; p < values.size(); ++p) {
+      const std::vector<T> sum = this->gradient(p);
+      std::copy(sum.begin(), sum.end(), gradients[p].begin());  // where it is bound
     }
     return loss;
   }
@@ -150,12 +126,12 @@ class Run {
   /// AdamW (Loshchilov & Hutter 2019) as torch.optim.AdamW does it.
   void update(size_t p, int step) {
     const double correction1 = 1 - std::pow(kBeta1, step), correction2 = 1 - std::pow(kBeta2, step);
-    const double decay = model_->parameters()[p].decays ? kDecay : 0;
-    for (size_t i = 0; i < values_[p].size(); ++i) {
-      const T g = gradients_[p][i];
+    const double decay = this->parameter(p).decays ? kDecay : 0;
+    for (size_t i = 0; i < values[p].size(); ++i) {
+      const T g = gradients[p][i];
       T& m = first_moments_[p][i];
       T& v = second_moments_[p][i];
-      T& value = values_[p][i];
+      T& value = values[p][i];
       value *= static_cast<T>(1 - kRate * decay);
       m = static_cast<T>(kBeta1) * m + static_cast<T>(1 - kBeta1) * g;
       v = static_cast<T>(kBeta2) * v + static_cast<T>(1 - kBeta2) * g * g;
@@ -168,7 +144,7 @@ class Run {
   Json tensors(const std::vector<std::vector<T>>& numbers) const {
     Json json = Json::array();
     for (size_t p = 0; p < numbers.size(); ++p) {
-      const Parameter& parameter = model_->parameters()[p];
+      const Parameter& parameter = this->parameter(p);
       if (parameter.adds_to >= 0) continue;
       json.push_back({{"name", parameter.name},
                       {"shape", parameter.shape},
@@ -178,12 +154,10 @@ class Run {
     return json;
   }
 
-  std::unique_ptr<Model<T>> model_;
   const Task task_;
-  std::vector<std::vector<T>> values_, gradients_, first_moments_, second_moments_;
-  std::vector<std::vector<T>> buffers_;
-  std::vector<T> probabilities_;
+  std::vector<std::vector<T>> first_moments_, second_moments_;
   std::vector<int32_t> tokens_, targets_;
+  std::vector<T> probabilities_;
   std::vector<float> images_;
   std::vector<uint64_t> ids_;
 };

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "tests/trainer/gradient_check.hpp"
-#include "trainer/base/random.hpp"
+#include "tests/trainer/layer_values.hpp"
 #include "trainer/layers/host/attention.hpp"
 #include "trainer/layers/host/causal_product.hpp"
 #include "trainer/layers/host/dropout.hpp"
@@ -16,23 +16,9 @@
 
 namespace rondo::trainer::transformer_layers_test {
 
-using testing::check_gradient;
+using namespace rondo::trainer::testing;
 
 namespace {
-
-using Values = std::vector<double>;
-
-Values noise(size_t count, uint64_t key, double size = 1) {
-  Values values(count);
-  for (size_t i = 0; i < count; ++i) values[i] = size * symmetric_unit(key * 1000003 + i);
-  return values;
-}
-
-double dot(const Values& weights, const Values& output) {
-  double sum = 0;
-  for (size_t i = 0; i < weights.size(); ++i) sum += weights[i] * output[i];
-  return sum;
-}
 
 double exact_gelu(double x) {
   return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
@@ -41,37 +27,29 @@ double exact_gelu(double x) {
 // Around the widths of all vectors, 2 to 16 numbers, and of four of them.
 const std::vector<size_t> kSizes = {1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100};
 
-template <class T>
-std::vector<T> as(const Values& values) {
-  return std::vector<T>(values.begin(), values.end());
-}
-
 }  // namespace
 
-TEST_CASE("gelu: within its bound of the exact function, in float and double, everywhere") {
+TEMPLATE_TEST_CASE("gelu: within its bound of the exact function, in float and double, everywhere",
+                   "", float, double) {
+  using T = TestType;
   // From where it vanishes to where it is x, in steps that hit no vector boundary twice.
-  const auto check = [](auto zero) {
-    using T = decltype(zero);
-    const double bound = 8 * static_cast<double>(std::numeric_limits<T>::epsilon());
-    std::vector<T> x, y, bias;
-    for (double at = -30; at <= 30; at += 0.00137) x.push_back(static_cast<T>(at));
-    const std::vector<T> in = x;
-    y.resize(x.size());
-    bias.resize(x.size());
-    gelu_kernels<T>().forward(1, x.size(), bias.data(), x.data(), y.data());
-    for (size_t i = 0; i < in.size(); ++i) {
-      const double at = static_cast<double>(in[i]);
-      INFO("at " << at);
-      REQUIRE(std::abs(static_cast<double>(y[i]) - exact_gelu(at)) <= bound * (1 + std::abs(at)));
-      const double u = 0.7978845608028654 * (at + 0.044715 * at * at * at);
-      const double du = 0.7978845608028654 * (1 + 3 * 0.044715 * at * at);
-      const double cosh = std::cosh(std::min(std::abs(u), 700.0));
-      const double slope = 0.5 * (1 + std::tanh(u)) + 0.5 * at * du / (cosh * cosh);
-      REQUIRE(std::abs(static_cast<double>(x[i]) - slope) <= bound * (1 + std::abs(at)));
-    }
-  };
-  check(float{});
-  check(double{});
+  const double bound = 8 * static_cast<double>(std::numeric_limits<T>::epsilon());
+  std::vector<T> x, y, bias;
+  for (double at = -30; at <= 30; at += 0.00137) x.push_back(static_cast<T>(at));
+  const std::vector<T> in = x;
+  y.resize(x.size());
+  bias.resize(x.size());
+  gelu_kernels<T>().forward(1, x.size(), bias.data(), x.data(), y.data());
+  for (size_t i = 0; i < in.size(); ++i) {
+    const double at = static_cast<double>(in[i]);
+    INFO("at " << at);
+    REQUIRE(std::abs(static_cast<double>(y[i]) - exact_gelu(at)) <= bound * (1 + std::abs(at)));
+    const double u = 0.7978845608028654 * (at + 0.044715 * at * at * at);
+    const double du = 0.7978845608028654 * (1 + 3 * 0.044715 * at * at);
+    const double cosh = std::cosh(std::min(std::abs(u), 700.0));
+    const double slope = 0.5 * (1 + std::tanh(u)) + 0.5 * at * du / (cosh * cosh);
+    REQUIRE(std::abs(static_cast<double>(x[i]) - slope) <= bound * (1 + std::abs(at)));
+  }
 }
 
 TEST_CASE("gelu: backward equals central differences; the bias is added and its gradient summed") {
@@ -199,28 +177,26 @@ TEST_CASE("layer norm: backward equals central differences, and adds to what is 
   }
 }
 
-TEST_CASE("softmax: sums to one and equals its definition at every size, in float and double") {
-  const auto check = [](auto zero) {
-    using T = decltype(zero);
-    const double epsilon = static_cast<double>(std::numeric_limits<T>::epsilon());
-    for (const size_t count :
-         {size_t{1}, size_t{3}, size_t{8}, size_t{17}, size_t{1024}, size_t{1025}, size_t{5001}}) {
-      const auto in = as<T>(noise(count, 9, 8));
-      auto row = in;
-      const SoftmaxSum sum = softmax_kernels<T>().forward(count, row.data());
-      double largest = static_cast<double>(in[0]), exact = 0;
-      for (const T v : in) largest = std::max(largest, static_cast<double>(v));
-      for (const T v : in) exact += std::exp(static_cast<double>(v) - largest);
-      CHECK(sum.largest == largest);
-      CHECK(sum.sum == Approx(exact).epsilon(16 * epsilon));
-      for (size_t i = 0; i < count; ++i) {
-        const double probability = std::exp(static_cast<double>(in[i]) - largest) / exact;
-        REQUIRE(static_cast<double>(row[i]) == Approx(probability).epsilon(32 * epsilon));
-      }
+TEMPLATE_TEST_CASE(
+    "softmax: sums to one and equals its definition at every size, in float and double", "", float,
+    double) {
+  using T = TestType;
+  const double epsilon = static_cast<double>(std::numeric_limits<T>::epsilon());
+  for (const size_t count :
+       {size_t{1}, size_t{3}, size_t{8}, size_t{17}, size_t{1024}, size_t{1025}, size_t{5001}}) {
+    const auto in = noise<T>(count, 9, 8);
+    auto row = in;
+    const SoftmaxSum sum = softmax_kernels<T>().forward(count, row.data());
+    double largest = static_cast<double>(in[0]), exact = 0;
+    for (const T v : in) largest = std::max(largest, static_cast<double>(v));
+    for (const T v : in) exact += std::exp(static_cast<double>(v) - largest);
+    CHECK(sum.largest == largest);
+    CHECK(sum.sum == Approx(exact).epsilon(16 * epsilon));
+    for (size_t i = 0; i < count; ++i) {
+      const double probability = std::exp(static_cast<double>(in[i]) - largest) / exact;
+      REQUIRE(static_cast<double>(row[i]) == Approx(probability).epsilon(32 * epsilon));
     }
-  };
-  check(float{});
-  check(double{});
+  }
 }
 
 TEST_CASE("softmax: a NaN anywhere makes the row NaN; minus infinity is a zero") {
@@ -240,7 +216,7 @@ TEST_CASE("causal softmax: a row sees what its number says, and zeros are exact 
     for (const size_t first : {size_t{0}, size_t{3}}) {
       if (first >= width) continue;
       const CausalBlock block{.rows = width - first, .first = first, .width = width};
-      auto in = as<float>(noise(block.rows * width, 11, 3));
+      auto in = noise<float>(block.rows * width, 11, 3);
       for (size_t r = 0; r < block.rows; ++r) {
         for (size_t c = first + r + 1; c < width; ++c) in[r * width + c] = std::nanf("");
       }
@@ -259,74 +235,71 @@ TEST_CASE("causal softmax: a row sees what its number says, and zeros are exact 
   }
 }
 
-TEST_CASE("causal products: what a query sees equals the whole product, at every size") {
-  const auto check = [](auto zero) {
-    using T = decltype(zero);
-    const double bound = 40 * static_cast<double>(std::numeric_limits<T>::epsilon());
-    for (const Causal causal : {Causal::kResult, Causal::kTerms, Causal::kReturn}) {
-      for (const size_t queries : {size_t{1}, size_t{4}, size_t{7}, size_t{37}}) {
-        for (const size_t size : {size_t{1}, size_t{3}, size_t{8}, size_t{32}, size_t{43}}) {
-          const size_t keys = queries;
-          const size_t m = causal == Causal::kReturn ? keys : queries;
-          const size_t n = causal == Causal::kResult ? keys : size;
-          const size_t k = causal == Causal::kResult  ? size
-                           : causal == Causal::kTerms ? keys
-                                                      : queries;
-          auto a = as<T>(noise(m * k, 51));
-          const auto b = as<T>(noise(k * (n + 2), 52));
-          const auto sees = [](size_t query, size_t key) { return key <= query; };
-          for (size_t i = 0; i < m; ++i) {  // unseen probabilities are zeros
-            for (size_t l = 0; l < k; ++l) {
-              const bool zeroed = (causal == Causal::kTerms && !sees(i, l)) ||
-                                  (causal == Causal::kReturn && !sees(l, i));
-              if (zeroed) a[i + l * m] = 0;
-            }
+TEMPLATE_TEST_CASE("causal products: what a query sees equals the whole product, at every size", "",
+                   float, double) {
+  using T = TestType;
+  const double bound = 40 * static_cast<double>(std::numeric_limits<T>::epsilon());
+  for (const Causal causal : {Causal::kResult, Causal::kTerms, Causal::kReturn}) {
+    for (const size_t queries : {size_t{1}, size_t{4}, size_t{7}, size_t{37}}) {
+      for (const size_t size : {size_t{1}, size_t{3}, size_t{8}, size_t{32}, size_t{43}}) {
+        const size_t keys = queries;
+        const size_t m = causal == Causal::kReturn ? keys : queries;
+        const size_t n = causal == Causal::kResult ? keys : size;
+        const size_t k = causal == Causal::kResult  ? size
+                         : causal == Causal::kTerms ? keys
+                                                    : queries;
+        auto a = noise<T>(m * k, 51);
+        const auto b = noise<T>(k * (n + 2), 52);
+        const auto sees = [](size_t query, size_t key) { return key <= query; };
+        for (size_t i = 0; i < m; ++i) {  // unseen probabilities are zeros
+          for (size_t l = 0; l < k; ++l) {
+            const bool zeroed = (causal == Causal::kTerms && !sees(i, l)) ||
+                                (causal == Causal::kReturn && !sees(l, i));
+            if (zeroed) a[i + l * m] = 0;
           }
-          for (const bool accumulate : {false, true}) {
-            std::vector<T> c(m * n, T{3});
-            causal_products_kernels<T>().multiply({.causal = causal,
-                                                   .m = m,
-                                                   .n = n,
-                                                   .k = k,
-                                                   .alpha = T{2},
-                                                   .a = a.data(),
-                                                   .a_row = 1,
-                                                   .a_column = m,
-                                                   .b = b.data(),
-                                                   .b_row = n + 2,
-                                                   .accumulate = accumulate,
-                                                   .c = c.data(),
-                                                   .c_row = n});
-            for (size_t i = 0; i < m; ++i) {
-              for (size_t j = 0; j < n; ++j) {
-                if (causal == Causal::kResult && !sees(i, j)) continue;
-                double sum = accumulate ? 3 : 0;
-                for (size_t l = 0; l < k; ++l) {
-                  sum += 2 * double(a[i + l * m]) * double(b[l * (n + 2) + j]);
-                }
-                INFO(m << " x " << n << " x " << k << " at " << i << ", " << j);
-                REQUIRE(std::abs(double(c[i * n + j]) - sum) <= bound);
+        }
+        for (const bool accumulate : {false, true}) {
+          std::vector<T> c(m * n, T{3});
+          causal_products_kernels<T>().multiply({.causal = causal,
+                                                 .m = m,
+                                                 .n = n,
+                                                 .k = k,
+                                                 .alpha = T{2},
+                                                 .a = a.data(),
+                                                 .a_row = 1,
+                                                 .a_column = m,
+                                                 .b = b.data(),
+                                                 .b_row = n + 2,
+                                                 .accumulate = accumulate,
+                                                 .c = c.data(),
+                                                 .c_row = n});
+          for (size_t i = 0; i < m; ++i) {
+            for (size_t j = 0; j < n; ++j) {
+              if (causal == Causal::kResult && !sees(i, j)) continue;
+              double sum = accumulate ? 3 : 0;
+              for (size_t l = 0; l < k; ++l) {
+                sum += 2 * double(a[i + l * m]) * double(b[l * (n + 2) + j]);
               }
+              INFO(m << " x " << n << " x " << k << " at " << i << ", " << j);
+              REQUIRE(std::abs(double(c[i * n + j]) - sum) <= bound);
             }
           }
         }
       }
     }
-    for (const size_t rows : kSizes) {
-      for (const size_t columns : {size_t{1}, size_t{4}, size_t{10}}) {
-        const auto from = as<T>(noise(rows * (columns + 1), 53));
-        std::vector<T> to(rows * columns);
-        causal_products_kernels<T>().transpose(rows, columns, from.data(), columns + 1, to.data());
-        for (size_t r = 0; r < rows; ++r) {
-          for (size_t c = 0; c < columns; ++c) {
-            REQUIRE(to[c * rows + r] == from[r * (columns + 1) + c]);
-          }
+  }
+  for (const size_t rows : kSizes) {
+    for (const size_t columns : {size_t{1}, size_t{4}, size_t{10}}) {
+      const auto from = noise<T>(rows * (columns + 1), 53);
+      std::vector<T> to(rows * columns);
+      causal_products_kernels<T>().transpose(rows, columns, from.data(), columns + 1, to.data());
+      for (size_t r = 0; r < rows; ++r) {
+        for (size_t c = 0; c < columns; ++c) {
+          REQUIRE(to[c * rows + r] == from[r * (columns + 1) + c]);
         }
       }
     }
-  };
-  check(float{});
-  check(double{});
+  }
 }
 
 namespace {
