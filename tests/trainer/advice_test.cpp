@@ -2,16 +2,19 @@
 // who comes last, the sentence of diagnosis, and the rows of a scaling table.
 #include "trainer/report/advice.hpp"
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "tests/harness/catch.hpp"
+#include "tests/harness/contains.hpp"
 #include "trainer/cli/scaling.hpp"
 #include "trainer/report/measurements.hpp"
 #include "trainer/report/prediction.hpp"
 
 using namespace rondo;
 using namespace rondo::trainer;
+using rondo::testing::contains;
 
 namespace {
 
@@ -43,8 +46,6 @@ Observed step() {
           .buckets = {{1'000'000, 10, 5, "a"}, {8'000'000, 30, 15, "b"}, {8'000'000, 50, 10, "c"}},
           .lateness = {}};
 }
-
-bool starts_with(const std::string& text, const std::string& what) { return text.find(what) == 0; }
 
 }  // namespace
 
@@ -261,88 +262,79 @@ TEST_CASE("advice: an all-reduce costs what it costs the rank that waits for nob
 }
 
 TEST_CASE("advice: every diagnosis has its numbers") {
-  Observed o = step();
-  o.ranks = 1;
-  CHECK(starts_with(diagnose(o), "one rank"));
-
-  o = step();
-  o.data_wait_ms = 40;
-  CHECK(diagnose(o) == "data-bound: 40 ms of a step of 130 ms wait for samples");
-
-  o = step();
-  o.exposed_ms = 1;
-  o.hidden_fraction = 0.97;
-  CHECK(diagnose(o) ==
+  const auto diagnosis = [](const std::function<void(Observed&)>& change) {
+    Observed o = step();
+    change(o);
+    return diagnose(o);
+  };
+  const auto check_begins = [](const std::string& text, const char* with) {
+    INFO(text);
+    CHECK(text.starts_with(with));
+  };
+  check_begins(diagnose(step()), "mixed: 33 % of 30 ms");
+  check_begins(diagnosis([](auto& o) { o.ranks = 1; }), "one rank");
+  CHECK(diagnosis([](auto& o) { o.data_wait_ms = 40; }) ==
+        "data-bound: 40 ms of a step of 130 ms wait for samples");
+  CHECK(diagnosis([](auto& o) { o.exposed_ms = 1, o.hidden_fraction = 0.97; }) ==
         "compute-bound: communication delays a step of 130 ms by 1 ms, everything is hidden");
-  o.exposed_ms = 6;
-  o.hidden_fraction = 0.8;
-  CHECK(diagnose(o) ==
+  CHECK(diagnosis([](auto& o) { o.exposed_ms = 6, o.hidden_fraction = 0.8; }) ==
         "compute-bound: communication delays a step of 130 ms by 6 ms, too little to matter");
 
-  o = step();
-  o.lateness = {.rank = 2, .share = 0.87, .late_ms = 15};
-  CHECK(diagnose(o) == "straggler: rank 2 is last in 87 % of the steps, by 15 ms");
-  o.lateness.share = 0.6;
-  CHECK(!starts_with(diagnose(o), "straggler"));
-  o.lateness = {.rank = 2, .share = 0.87, .late_ms = 3};
-  CHECK(!starts_with(diagnose(o), "straggler"));
+  const auto late = [&](const Lateness& lateness) {
+    return diagnosis([&](auto& o) { o.lateness = lateness; });
+  };
+  CHECK(late({.rank = 2, .share = 0.87, .late_ms = 15}) ==
+        "straggler: rank 2 is last in 87 % of the steps, by 15 ms");
+  CHECK_THAT(late({.rank = 2, .share = 0.6, .late_ms = 15}), !contains("straggler"));
+  CHECK_THAT(late({.rank = 2, .share = 0.87, .late_ms = 3}), !contains("straggler"));
+  check_begins(late({.rank = 1, .share = 0.5, .late_ms = 0, .spread_ms = 12}),
+               "uneven: ranks reach the end of backward 12 ms apart");
+  check_begins(diagnosis([](auto& o) { o.overlap = false; }),
+               "not overlapped: --no-overlap leaves all 30 ms");
 
-  o = step();
-  o.lateness = {.rank = 1, .share = 0.5, .late_ms = 0, .spread_ms = 12};
-  CHECK(starts_with(diagnose(o), "uneven: ranks reach the end of backward 12 ms apart"));
-
-  o = step();
-  o.overlap = false;
-  CHECK(starts_with(diagnose(o), "not overlapped: --no-overlap leaves all 30 ms"));
-
-  o = step();
-  o.gather_wait_ms = 12;
-  CHECK(diagnose(o) ==
+  CHECK(diagnosis([](auto& o) { o.gather_wait_ms = 12; }) ==
         "gathers: 12 ms of the 20 ms that a step waits are for ZeRO-1's parameters, which only the "
         "update and the next samples hide");
-  o.gather_wait_ms = 6;
-  CHECK(!starts_with(diagnose(o), "gathers"));
+  CHECK_THAT(diagnosis([](auto& o) { o.gather_wait_ms = 6; }), !contains("gathers"));
   // What is waited for gathers is no bucket's.
-  o.buckets.back() = {7'650'000, 59, 8, "wte.weight rows"};
-  CHECK(starts_with(diagnose(o), "tail"));
-
-  o = step();
-  o.latency_ms = 2;
-  o.buckets.assign(34, {12'000, 10, 0.9, "many"});
-  CHECK(diagnose(o) ==
-        "latency: 34 buckets of 12 KB on average cost 34 x 2 ms, however little they hold");
-
-  o = step();
-  o.buckets.back() = {7'650'000, 59, 12, "wte.weight rows"};
-  CHECK(diagnose(o) ==
+  check_begins(diagnosis([](auto& o) {
+                 o.gather_wait_ms = 6;
+                 o.buckets.back() = {7'650'000, 59, 8, "wte.weight rows"};
+               }),
+               "tail");
+  CHECK(diagnosis([](auto& o) {
+          o.latency_ms = 2;
+          o.buckets.assign(34, {12'000, 10, 0.9, "many"});
+        }) == "latency: 34 buckets of 12 KB on average cost 34 x 2 ms, however little they hold");
+  CHECK(diagnosis([](auto& o) {
+          o.buckets.back() = {7'650'000, 59, 12, "wte.weight rows"};
+        }) ==
         "tail: bucket 2 (wte.weight rows, 7.65 MB) is ready only when backward ends: 46 % of the "
         "bytes cannot be hidden");
-
-  o = step();
-  o.buckets[1].cost_ms = 45;
-  o.cap_gain_ms = 8;
-  CHECK(diagnose(o) ==
+  const auto slow = [&](double cap_gain_ms) {
+    return diagnosis([&](auto& o) { o.buckets[1].cost_ms = 45, o.cap_gain_ms = cap_gain_ms; });
+  };
+  CHECK(slow(8) ==
         "tail: bucket 1 (b, 8 MB) takes 45 ms, but is ready only 30 ms before backward ends: a "
         "smaller --bucket-cap-mb starts earlier");
-  o.cap_gain_ms = 0;  // no cap helps
-  CHECK(starts_with(diagnose(o), "communication-bound"));
+  check_begins(slow(0), "communication-bound");  // no cap helps
 
   // 23 times as long as computing: to begin earlier would hide next to nothing.
-  o = step();
-  o.exposed_ms = o.step_ms = 1380;
-  for (ObservedBucket& bucket : o.buckets) bucket.cost_ms = 460;
-  o.cap_gain_ms = 200;
-  CHECK(starts_with(diagnose(o), "communication-bound: the all-reduces take 1.38e+03 ms"));
-  for (ObservedBucket& bucket : o.buckets) bucket.ready_ms = 59;
-  CHECK(starts_with(diagnose(o), "communication-bound"));
-
-  o = step();
-  o.buckets[0].cost_ms = 50;
-  CHECK(diagnose(o) ==
+  const auto slowest = [&](double later_ms) {
+    return diagnosis([&](auto& o) {
+      o.exposed_ms = o.step_ms = 1380;
+      o.cap_gain_ms = 200;
+      for (ObservedBucket& bucket : o.buckets) {
+        bucket.cost_ms = 460;
+        if (later_ms > 0) bucket.ready_ms = later_ms;
+      }
+    });
+  };
+  check_begins(slowest(0), "communication-bound: the all-reduces take 1.38e+03 ms");
+  check_begins(slowest(59), "communication-bound");
+  CHECK(diagnosis([](auto& o) { o.buckets[0].cost_ms = 50; }) ==
         "communication-bound: the all-reduces take 75 ms, backward after the first bucket only 50 "
         "ms");
-
-  CHECK(starts_with(diagnose(step()), "mixed: 33 % of 30 ms"));
 }
 
 TEST_CASE("scaling: one rank is added, doubles go, order is ascending") {
@@ -358,7 +350,7 @@ TEST_CASE("scaling: a strong one needs a batch that every number of ranks can sh
   CHECK(check_scaling(o, {1, 2, 3}).ok());
   const Status refused = check_scaling(o, {1, 2, 4});
   REQUIRE(!refused.ok());
-  CHECK(refused.message().find("4 ranks cannot share --batch 6") != std::string::npos);
+  CHECK_THAT(refused.message(), contains("4 ranks cannot share --batch 6"));
 }
 
 TEST_CASE("scaling: a run's command line has its own ranks, batch and report") {

@@ -1,10 +1,7 @@
 // What ranks compare before the first step, however long it is. rondo-train's own options are in
 // program_test.
-#include <string>
-
-#include "rondo/rondo.hpp"
-#include "tests/harness/catch.hpp"
-#include "tests/harness/rank_group.hpp"
+#include "tests/harness/contains.hpp"
+#include "tests/trainer/ddp_rig.hpp"
 #include "trainer/step/ranks.hpp"
 
 using namespace rondo;
@@ -25,18 +22,12 @@ class Hashed : public Dataset {
 /// What each of three ranks is told.
 std::vector<Status> compare(const std::function<TrainOptions(int rank)>& options,
                             const std::function<uint64_t(int rank)>& hash) {
-  const TempDirectory directory;
   std::vector<Status> said(3);
-  require_all_ok(run_ranks(How::kThreads, 3, [&](int rank) {
-    Config config;
-    config.rank = rank;
-    config.world_size = 3;
-    config.rendezvous = directory.path();
-    auto world = Communicator::create(config);
-    expect(world.ok(), world.status().to_string());
+  with_ranks(3, [&](Communicator& world) {
+    const int rank = world.rank();
     said[static_cast<size_t>(rank)] =
-        require_agreement(*world, options(rank), Hashed(hash(rank)), nullptr);
-  }));
+        require_agreement(world, options(rank), Hashed(hash(rank)), nullptr);
+  });
   return said;
 }
 
@@ -50,8 +41,8 @@ void check_named(const std::vector<Status>& said, const std::string& what) {
   for (const Status& status : said) {
     INFO(status.to_string());
     CHECK(status.code() == Code::kMismatch);
-    CHECK(status.message().find("rank 2 runs with " + what) != std::string::npos);
-    CHECK(status.message().find("rank 1 runs") == std::string::npos);
+    CHECK_THAT(status.message(), contains("rank 2 runs with " + what));
+    CHECK_THAT(status.message(), !contains("rank 1 runs"));
   }
 }
 

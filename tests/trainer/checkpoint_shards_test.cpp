@@ -1,21 +1,21 @@
 // Checkpoints whose optimizer state is in shards: begun by one, written by each, committed by one;
 // until then nothing has changed, at whatever moment it ends.
-#include <filesystem>
-#include <fstream>
 #include <numeric>
 #include <set>
 
 #include "tests/harness/catch.hpp"
+#include "tests/harness/contains.hpp"
 #include "tests/harness/rank_group.hpp"
 #include "tests/trainer/crash.hpp"
+#include "tests/trainer/files.hpp"
 #include "trainer/checkpoint/checkpoint.hpp"
 
 namespace rondo::trainer::checkpoint_shards_test {
 
 using namespace rondo;
 using namespace rondo::trainer::testing;
+using rondo::testing::contains;
 using rondo::testing::TempDirectory;
-namespace fs = std::filesystem;
 
 namespace {
 
@@ -68,10 +68,15 @@ uint64_t loaded_step(const std::string& folder) {
   return loaded.value().state.step;
 }
 
-std::set<std::string> names_in(const std::string& folder) {
-  std::set<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename());
-  return names;
+/// A checkpoint that another begins, of which these shards are written.
+PendingCheckpoint begin_next(const std::string& folder, const Run& next,
+                             const std::vector<uint64_t>& shards) {
+  Result<PendingCheckpoint> pending = begin_checkpoint(folder, next.state, next.model, kShards);
+  REQUIRE(pending.ok());
+  for (const uint64_t shard : shards) {
+    REQUIRE(write_shard(pending.value(), shard, next.shards[shard]).ok());
+  }
+  return std::move(pending).value();
 }
 
 }  // namespace
@@ -107,34 +112,24 @@ TEST_CASE("checkpoint in shards: what is abandoned leaves nothing and changes no
   const TempDirectory folder;
   REQUIRE(Run(4).save(folder.path()).ok());
   const Run next(6);
-  const Result<PendingCheckpoint> pending =
-      begin_checkpoint(folder.path(), next.state, next.model, kShards);
-  REQUIRE(pending.ok());
-  REQUIRE(write_shard(pending.value(), 1, next.shards[1]).ok());
+  const PendingCheckpoint pending = begin_next(folder.path(), next, {1});
   CHECK(loaded_step(folder.path()) == 4);
-  REQUIRE(abandon_checkpoint(pending.value()).ok());
+  REQUIRE(abandon_checkpoint(pending).ok());
   CHECK(loaded_step(folder.path()) == 4);
   CHECK(names_in(folder.path()) == std::set<std::string>{"latest", "step-00000004"});
   // Also what another rank sees that has another disk.
-  const Status elsewhere = write_shard(pending.value(), 2, next.shards[2]);
-  CHECK(elsewhere.message().find("all must see it") != std::string::npos);
+  const Status elsewhere = write_shard(pending, 2, next.shards[2]);
+  CHECK_THAT(elsewhere.message(), contains("all must see it"));
 }
 
 TEST_CASE("checkpoint in shards: one that was not written makes it no checkpoint") {
   const TempDirectory folder;
   REQUIRE(Run(4).save(folder.path()).ok());
   const Run next(6);
-  const Result<PendingCheckpoint> pending =
-      begin_checkpoint(folder.path(), next.state, next.model, kShards);
-  REQUIRE(pending.ok());
-  for (const uint64_t shard : {0, 2}) {
-    REQUIRE(write_shard(pending.value(), shard, next.shards[shard]).ok());
-  }
-  REQUIRE(commit_checkpoint(pending.value()).ok());
+  REQUIRE(commit_checkpoint(begin_next(folder.path(), next, {0, 2})).ok());
   const Status status = load_checkpoint(folder.path()).status();
-  for (const char* part : {"optimizer-1.safetensors", "step-00000004"}) {
-    CHECK(status.message().find(part) != std::string::npos);
-  }
+  CHECK_THAT(status.message(), contains("optimizer-1.safetensors"));
+  CHECK_THAT(status.message(), contains("step-00000004"));
 }
 
 TEST_CASE("checkpoint in shards: a number of shards that is none is refused") {
@@ -143,7 +138,7 @@ TEST_CASE("checkpoint in shards: a number of shards that is none is refused") {
   run.state.extra = {{"optimizer_shards", "three"}};
   REQUIRE(save_checkpoint(folder.path(), run.state, run.model, run.shards[0]).ok());
   const Status status = load_checkpoint(folder.path()).status();
-  CHECK(status.message().find("optimizer_shards") != std::string::npos);
+  CHECK_THAT(status.message(), contains("optimizer_shards"));
 }
 
 }  // namespace rondo::trainer::checkpoint_shards_test

@@ -4,45 +4,28 @@
 
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <set>
 
 #include "tests/harness/catch.hpp"
+#include "tests/harness/contains.hpp"
 #include "tests/harness/rank_group.hpp"
 #include "tests/harness/sanitized.hpp"
 #include "tests/trainer/crash.hpp"
+#include "tests/trainer/files.hpp"
 
 using namespace rondo;
 using namespace rondo::trainer;
 using namespace rondo::trainer::testing;
+using rondo::testing::contains;
 using rondo::testing::kSanitized;
 using rondo::testing::TempDirectory;
 namespace fs = std::filesystem;
+using Names = std::set<std::string>;
 
 namespace {
 
 constexpr char kFolderOf12[] = "/step-00000012";
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-std::string content_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-void put(const fs::path& path, const std::string& content) {
-  std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
-}
-
-std::set<std::string> names_in(const std::string& folder) {
-  std::set<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename());
-  return names;
-}
 
 /// A run's state at a step: every value another one.
 struct Run {
@@ -80,6 +63,16 @@ struct Run {
 
   Status save(const std::string& folder, int keep = 2) const {
     return save_checkpoint(folder, state, model, optimizer, keep);
+  }
+};
+
+/// A folder that checkpoints are saved into.
+struct Place {
+  const TempDirectory folder;
+  const std::string path = folder.path();
+
+  void save(const std::vector<uint64_t>& steps) const {
+    for (const uint64_t step : steps) REQUIRE(Run(step).save(path).ok());
   }
 };
 
@@ -123,21 +116,20 @@ TEST_CASE("checkpoint: everything comes back") {
   CHECK(has_checkpoint(folder));
   CHECK(loaded_step(folder) == 12);
   CHECK(load_checkpoint(folder).value().folder == folder + kFolderOf12);
-  CHECK(names_in(folder) == std::set<std::string>{"latest", "step-00000012"});
+  CHECK(names_in(folder) == Names{"latest", "step-00000012"});
   CHECK(names_in(folder + kFolderOf12) ==
-        std::set<std::string>{"model.safetensors", "optimizer.safetensors", "state.json"});
-  CHECK(content_of(folder + "/latest") == "step-00000012\n");
+        Names{"model.safetensors", "optimizer.safetensors", "state.json"});
+  CHECK(read_text(folder + "/latest") == "step-00000012\n");
 }
 
-TEST_CASE("checkpoint: without a loss scaler, buckets and options") {
-  const TempDirectory folder;
+TEST_CASE_METHOD(Place, "checkpoint: without a loss scaler, buckets and options") {
   CheckpointState state;
   state.step = 123456789012;
-  REQUIRE(save_checkpoint(folder.path(), state, {}, {}).ok());
-  const Result<LoadedCheckpoint> loaded = load_checkpoint(folder.path());
+  REQUIRE(save_checkpoint(path, state, {}, {}).ok());
+  const Result<LoadedCheckpoint> loaded = load_checkpoint(path);
   REQUIRE(loaded.ok());
   CHECK(loaded.value().state == state);
-  CHECK(loaded.value().folder == folder.path() + "/step-123456789012");
+  CHECK(loaded.value().folder == path + "/step-123456789012");
 }
 
 TEST_CASE("checkpoint: the same state is the same bytes") {
@@ -145,82 +137,74 @@ TEST_CASE("checkpoint: the same state is the same bytes") {
   REQUIRE(Run(12).save(a.path()).ok());
   REQUIRE(Run(12).save(b.path()).ok());
   for (const char* file : {"/model.safetensors", "/optimizer.safetensors", "/state.json"}) {
-    CHECK(content_of(a.path() + kFolderOf12 + file) == content_of(b.path() + kFolderOf12 + file));
+    CHECK(read_text(a.path() + kFolderOf12 + file) == read_text(b.path() + kFolderOf12 + file));
   }
 }
 
-TEST_CASE("checkpoint: the newest are kept, and nothing else is touched") {
-  const TempDirectory folder;
-  put(folder.path() + "/notes.txt", "mine");
-  put(folder.path() + "/step-7", "no checkpoint");
-  REQUIRE(Run(1000).save(folder.path()).ok());  // another history's
+TEST_CASE_METHOD(Place, "checkpoint: the newest are kept, and nothing else is touched") {
+  write_file(path + "/notes.txt", "mine");
+  write_file(path + "/step-7", "no checkpoint");
+  save({1000});  // another history's
   for (uint64_t step = 2; step <= 10; step += 2) {
-    REQUIRE(Run(step).save(folder.path(), 3).ok());
-    CHECK(loaded_step(folder.path()) == step);
+    REQUIRE(Run(step).save(path, 3).ok());
+    CHECK(loaded_step(path) == step);
   }
-  CHECK(names_in(folder.path()) == std::set<std::string>{"latest", "notes.txt", "step-7",
-                                                         "step-00000006", "step-00000008",
-                                                         "step-00000010", "step-00001000"});
-  REQUIRE(Run(12).save(folder.path(), 1).ok());
-  CHECK(names_in(folder.path()) ==
-        std::set<std::string>{"latest", "notes.txt", "step-7", "step-00000012", "step-00001000"});
+  CHECK(names_in(path) == Names{"latest", "notes.txt", "step-7", "step-00000006", "step-00000008",
+                                "step-00000010", "step-00001000"});
+  REQUIRE(Run(12).save(path, 1).ok());
+  CHECK(names_in(path) == Names{"latest", "notes.txt", "step-7", "step-00000012", "step-00001000"});
 }
 
-TEST_CASE("checkpoint: a step that is saved again replaces its own") {
-  const TempDirectory folder;
-  REQUIRE(Run(12).save(folder.path()).ok());
+TEST_CASE_METHOD(Place, "checkpoint: a step that is saved again replaces its own") {
+  save({12});
   Run other(12);
   other.state.seed = 1;
-  REQUIRE(other.save(folder.path()).ok());
-  CHECK(load_checkpoint(folder.path()).value().state == other.state);
-  CHECK(names_in(folder.path()) == std::set<std::string>{"latest", "step-00000012"});
+  REQUIRE(other.save(path).ok());
+  CHECK(load_checkpoint(path).value().state == other.state);
+  CHECK(names_in(path) == Names{"latest", "step-00000012"});
 }
 
-TEST_CASE("checkpoint: what a dead writer left is ignored, and removed by the next save") {
-  const TempDirectory folder;
-  REQUIRE(Run(2).save(folder.path()).ok());
-  const std::string leftover = folder.path() + "/.step-00000004.tmp.4711";
+TEST_CASE_METHOD(Place,
+                 "checkpoint: what a dead writer left is ignored, and removed by the next save") {
+  save({2});
+  const std::string leftover = path + "/.step-00000004.tmp.4711";
   fs::create_directories(leftover + "/deep");
-  put(leftover + "/model.safetensors", "half");
-  put(folder.path() + "/.latest.tmp.4711", "step-");
-  put(folder.path() + "/.mine", "hidden, but nobody's leftover");
-  CHECK(loaded_step(folder.path()) == 2);
-  REQUIRE(Run(4).save(folder.path()).ok());
-  CHECK(names_in(folder.path()) ==
-        std::set<std::string>{".mine", "latest", "step-00000002", "step-00000004"});
+  write_file(leftover + "/model.safetensors", "half");
+  write_file(path + "/.latest.tmp.4711", "step-");
+  write_file(path + "/.mine", "hidden, but nobody's leftover");
+  CHECK(loaded_step(path) == 2);
+  save({4});
+  CHECK(names_in(path) == Names{".mine", "latest", "step-00000002", "step-00000004"});
 }
 
-TEST_CASE("checkpoint: a save that dies before any change to the disk costs nothing") {
+TEST_CASE_METHOD(Place,
+                 "checkpoint: a save that dies before any change to the disk costs nothing") {
   const bool same_step = GENERATE(false, true);  // replaces the very one that `latest` names
-  const TempDirectory folder;
-  REQUIRE(Run(2).save(folder.path()).ok());
-  REQUIRE(Run(4).save(folder.path()).ok());
+  save({2, 4});
   const Run next(same_step ? 4 : 6);
   size_t deaths = 0;
   bool new_seen = false;
   for (;; ++deaths) {
-    if (!dies_before_change(deaths, [&] { (void)next.save(folder.path()); })) break;
-    const uint64_t step = loaded_step(folder.path());
+    if (!dies_before_change(deaths, [&] { (void)next.save(path); })) break;
+    const uint64_t step = loaded_step(path);
     REQUIRE((step == 4 || step == next.state.step));
     if (step == 6) new_seen = true;
     REQUIRE((!new_seen || step == 6));  // it never goes back
   }
   CHECK(deaths > 20);
   CHECK(new_seen == !same_step);  // the removal of old ones comes after
-  CHECK(loaded_step(folder.path()) == next.state.step);
-  REQUIRE(Run(8).save(folder.path()).ok());
-  CHECK(names_in(folder.path()).size() == 3);
+  CHECK(loaded_step(path) == next.state.step);
+  save({8});
+  CHECK(names_in(path).size() == 3);
 }
 
-TEST_CASE("checkpoint: a first save that dies leaves nothing, or all of it") {
+TEST_CASE_METHOD(Place, "checkpoint: a first save that dies leaves nothing, or all of it") {
   size_t deaths = 0, nameless = 0;
   for (;; ++deaths) {
-    const TempDirectory folder;
-    const bool died =
-        dies_before_change(deaths, [&] { (void)Run(2).save(folder.path() + "/new"); });
-    if (has_checkpoint(folder.path() + "/new")) {
-      CHECK(loaded_step(folder.path() + "/new") == 2);
-      nameless += fs::exists(folder.path() + "/new/latest") ? 0 : 1;
+    const bool died = dies_before_change(deaths, [&] { (void)Run(2).save(path + "/new"); });
+    if (has_checkpoint(path + "/new")) {
+      CHECK(loaded_step(path + "/new") == 2);
+      nameless += fs::exists(path + "/new/latest") ? 0 : 1;
     }
     if (!died) break;
   }
@@ -228,151 +212,133 @@ TEST_CASE("checkpoint: a first save that dies leaves nothing, or all of it") {
   CHECK(nameless > 0);
 }
 
-TEST_CASE("checkpoint: a save that dies at any byte of its files costs nothing") {
-  const TempDirectory folder;
-  REQUIRE(Run(4).save(folder.path()).ok());
+TEST_CASE_METHOD(Place, "checkpoint: a save that dies at any byte of its files costs nothing") {
+  save({4});
   Run next(6);
   std::set<std::string> last_files;  // in which file it died
   size_t bytes = 0;
   for (;; bytes += kSanitized ? 29 : 7) {
-    if (!dies_at_file_size(bytes, [&] { (void)next.save(folder.path()); })) break;
-    REQUIRE(loaded_step(folder.path()) == 4);
-    for (const auto& entry : fs::recursive_directory_iterator(folder.path())) {
+    if (!dies_at_file_size(bytes, [&] { (void)next.save(path); })) break;
+    REQUIRE(loaded_step(path) == 4);
+    for (const auto& entry : fs::recursive_directory_iterator(path)) {
       const std::string name = entry.path().filename();
       if (name.starts_with(".") && entry.is_regular_file()) {
         last_files.insert(name.substr(0, name.find(".tmp")));
       }
     }
   }
-  CHECK(last_files ==
-        std::set<std::string>{".model.safetensors", ".optimizer.safetensors", ".state.json"});
-  CHECK(loaded_step(folder.path()) == 6);
-  CHECK(names_in(folder.path()) ==
-        std::set<std::string>{"latest", "step-00000004", "step-00000006"});
+  CHECK(last_files == Names{".model.safetensors", ".optimizer.safetensors", ".state.json"});
+  CHECK(loaded_step(path) == 6);
+  CHECK(names_in(path) == Names{"latest", "step-00000004", "step-00000006"});
 }
 
-TEST_CASE("checkpoint: a disk that is full is an error that leaves no trace") {
-  const TempDirectory folder;
-  REQUIRE(Run(4).save(folder.path()).ok());
+TEST_CASE_METHOD(Place, "checkpoint: a disk that is full is an error that leaves no trace") {
+  save({4});
   for (const size_t bytes : {0, 100, 300, 500}) {
-    const int signal = signal_of_child([&] {
-      std::signal(SIGXFSZ, SIG_IGN);  // then write() fails
-      const rlimit limit{bytes, bytes};
-      setrlimit(RLIMIT_FSIZE, &limit);
-      if (Run(6).save(folder.path()).code() != Code::kSystem) std::abort();
-    });
-    CHECK(signal == 0);
-    CHECK(names_in(folder.path()) == std::set<std::string>{"latest", "step-00000004"});
-    CHECK(loaded_step(folder.path()) == 4);
+    check_on_full_disk(bytes, [&] { return Run(6).save(path).code() == Code::kSystem; });
+    CHECK(names_in(path) == Names{"latest", "step-00000004"});
+    CHECK(loaded_step(path) == 4);
   }
 }
 
-TEST_CASE("checkpoint: the disk has each thing before something names it") {
-  const TempDirectory folder;
-  REQUIRE(Run(2).save(folder.path()).ok());
-  REQUIRE(Run(4).save(folder.path()).ok());
-  const auto seen = operations_of([&] { REQUIRE(Run(6).save(folder.path()).ok()); });
+TEST_CASE_METHOD(Place, "checkpoint: the disk has each thing before something names it") {
+  save({2, 4});
+  const auto seen = operations_of([&] { REQUIRE(Run(6).save(path).ok()); });
   std::set<std::string> unsynced;  // files written, and folders in which names have changed
-  const auto parent = [](const std::string& path) { return fs::path(path).parent_path().string(); };
+  const auto parent = [](const std::string& of) { return fs::path(of).parent_path().string(); };
   bool latest_named = false;
-  for (const auto& [operation, path] : seen) {
-    INFO(operation << " " << path);
-    if (operation == "create" || operation == "write") unsynced.insert(path);
-    if (operation == "sync") unsynced.erase(path);
+  for (const auto& [operation, changed] : seen) {
+    INFO(operation << " " << changed);
+    if (operation == "create" || operation == "write") unsynced.insert(changed);
+    if (operation == "sync") unsynced.erase(changed);
     // Within the new folder its files are renamed before its own names are safe.
-    const bool inside = parent(path) != folder.path();
+    const bool inside = parent(changed) != path;
     if (operation == "rename") {
       REQUIRE((inside || unsynced.empty()));
-      unsynced.insert(parent(path));
+      unsynced.insert(parent(changed));
     }
-    if (path == folder.path() + "/latest") latest_named = true;
+    if (changed == path + "/latest") latest_named = true;
     if (operation == "remove") REQUIRE((latest_named && unsynced.empty()));
   }
   CHECK(latest_named);
 }
 
-TEST_CASE("checkpoint: damage is named, with the newest that is intact") {
-  const TempDirectory folder;
-  REQUIRE(Run(10).save(folder.path()).ok());
-  REQUIRE(Run(12).save(folder.path()).ok());
+TEST_CASE_METHOD(Place, "checkpoint: damage is named, with the newest that is intact") {
+  save({10, 12});
   for (const char* name : {"/model.safetensors", "/optimizer.safetensors", "/state.json"}) {
-    const std::string path = folder.path() + kFolderOf12 + name;
-    const std::string whole = content_of(path);
+    const std::string file = path + kFolderOf12 + name;
+    const std::string whole = read_text(file);
     const auto check_refused = [&](bool names_the_file) {
-      const std::string message = refusal(folder.path());
+      const std::string message = refusal(path);
       INFO(message);
-      CHECK((!names_the_file || contains(message, path)));
-      CHECK(contains(message, folder.path() + kFolderOf12));
-      CHECK(contains(message, "newest intact checkpoint is '" + folder.path() + "/step-00000010'"));
+      if (names_the_file) CHECK_THAT(message, contains(file));
+      CHECK_THAT(message, contains(path + kFolderOf12));
+      CHECK_THAT(message, contains("newest intact checkpoint is '" + path + "/step-00000010'"));
     };
     for (size_t bytes = 0; bytes < whole.size(); bytes += 3) {
       if (whole.substr(bytes) == "\n") continue;
-      put(path, whole.substr(0, bytes));
+      write_file(file, whole.substr(0, bytes));
       check_refused(whole.size() - bytes > 1);
     }
     for (size_t byte = 0; byte < whole.size(); ++byte) {
       std::string flipped = whole;
       flipped[byte] = static_cast<char>(flipped[byte] ^ (1 << byte % 8));
-      put(path, flipped);
+      write_file(file, flipped);
       check_refused(false);
     }
-    fs::remove(path);
+    fs::remove(file);
     check_refused(true);
-    put(path, whole);
-    CHECK(loaded_step(folder.path()) == 12);
+    write_file(file, whole);
+    CHECK(loaded_step(path) == 12);
   }
 }
 
-TEST_CASE("checkpoint: files of two checkpoints are not taken together") {
-  const TempDirectory folder;
-  REQUIRE(Run(10).save(folder.path()).ok());
-  REQUIRE(Run(12).save(folder.path()).ok());
-  const std::string model = folder.path() + kFolderOf12 + "/model.safetensors";
-  put(model, content_of(folder.path() + "/step-00000010/model.safetensors"));
-  CHECK(contains(refusal(folder.path()), "'" + model + "' does not belong to the state.json"));
+TEST_CASE_METHOD(Place, "checkpoint: files of two checkpoints are not taken together") {
+  save({10, 12});
+  const std::string model = path + kFolderOf12 + "/model.safetensors";
+  write_file(model, read_text(path + "/step-00000010/model.safetensors"));
+  CHECK_THAT(refusal(path), contains("'" + model + "' does not belong to the state.json"));
   // Nor one that says nothing of itself.
   REQUIRE(write_tensor_file(model, Run(12).model, {}).ok());
-  CHECK(contains(refusal(folder.path()), "'" + model + "' does not belong to the state.json"));
+  CHECK_THAT(refusal(path), contains("'" + model + "' does not belong to the state.json"));
 }
 
-TEST_CASE("checkpoint: a `latest` that leads nowhere is an error, not another checkpoint") {
-  const TempDirectory folder;
-  CHECK(contains(refusal(folder.path()), "No checkpoint in '" + folder.path() + "' is intact"));
-  CHECK(contains(refusal(folder.path() + "/missing"), "No such file"));
-  REQUIRE(Run(10).save(folder.path()).ok());
-  REQUIRE(Run(12).save(folder.path()).ok());
-  const std::string latest = folder.path() + "/latest";
+TEST_CASE_METHOD(Place,
+                 "checkpoint: a `latest` that leads nowhere is an error, not another checkpoint") {
+  CHECK_THAT(refusal(path), contains("No checkpoint in '" + path + "' is intact"));
+  CHECK_THAT(refusal(path + "/missing"), contains("No such file"));
+  save({10, 12});
+  const std::string latest = path + "/latest";
   const char* const bad[] = {"",      "\n",        "../elsewhere",    "step-12",
                              "/etc/", "step-13\n", "step-00000012/.", "step--0000012"};
   for (const char* content : bad) {
-    put(latest, content);
-    const std::string message = refusal(folder.path());
+    write_file(latest, content);
+    const std::string message = refusal(path);
     INFO(message);
-    CHECK(contains(message, "'" + latest + "' holds '"));
-    CHECK(contains(message, "newest intact checkpoint is '" + folder.path() + kFolderOf12));
+    CHECK_THAT(message, contains("'" + latest + "' holds '"));
+    CHECK_THAT(message, contains("newest intact checkpoint is '" + path + kFolderOf12));
   }
-  put(latest, "step-00000013\n");
-  CHECK(contains(refusal(folder.path()), "step-00000013/state.json' cannot be opened"));
+  write_file(latest, "step-00000013\n");
+  CHECK_THAT(refusal(path), contains("step-00000013/state.json' cannot be opened"));
   fs::remove(latest);
-  CHECK(has_checkpoint(folder.path()));  // nobody starts anew here, and removes what is old
-  CHECK(contains(refusal(folder.path()), latest + "' cannot be opened"));
-  CHECK(contains(refusal(folder.path()), "write step-00000012 into '" + latest));
+  CHECK(has_checkpoint(path));  // nobody starts anew here, and removes what is old
+  CHECK_THAT(refusal(path), contains(latest + "' cannot be opened"));
+  CHECK_THAT(refusal(path), contains("write step-00000012 into '" + latest));
   fs::create_directory(latest);
-  CHECK(contains(refusal(folder.path()), latest + "' cannot be read"));
+  CHECK_THAT(refusal(path), contains(latest + "' cannot be read"));
   fs::remove(latest);
-  put(latest, "step-00000010");  // by hand, as the message says
-  CHECK(loaded_step(folder.path()) == 10);
+  write_file(latest, "step-00000010");  // by hand, as the message says
+  CHECK(loaded_step(path) == 10);
 }
 
-TEST_CASE("checkpoint: a state that could not be loaded is not saved") {
-  const TempDirectory folder;
+TEST_CASE_METHOD(Place, "checkpoint: a state that could not be loaded is not saved") {
   Run run(12);
   run.state.schedule.base_rate = std::numeric_limits<double>::quiet_NaN();
-  CHECK(run.save(folder.path()).code() == Code::kInvalidArgument);
+  CHECK(run.save(path).code() == Code::kInvalidArgument);
   run.state = Run(12).state;
   run.state.extra["text"] = "\xff";
-  CHECK(run.save(folder.path()).code() == Code::kInvalidArgument);
-  CHECK(names_in(folder.path()).empty());
+  CHECK(run.save(path).code() == Code::kInvalidArgument);
+  CHECK(names_in(path).empty());
 }
 
 TEST_CASE("checkpoint: state.json, entry by entry") {
@@ -388,38 +354,32 @@ TEST_CASE("checkpoint: state.json, entry by entry") {
     INFO(key);
     nlohmann::ordered_json changed = good;
     changed.erase(key);
-    CHECK(contains(message_of(changed), "'" + key + "'"));
+    CHECK_THAT(message_of(changed), contains("'" + key + "'"));
     changed = good;
     changed[key] = true;
-    CHECK(contains(message_of(changed), key));
+    CHECK_THAT(message_of(changed), contains(key));
     if (!value.is_object() || key == "options" || key == "extra") continue;
     for (const auto& [inner, ignored] : value.items()) {
       changed = good;
       changed[key].erase(inner);
-      CHECK(contains(message_of(changed), "'" + key + "." + inner + "' is missing"));
+      CHECK_THAT(message_of(changed), contains("'" + key + "." + inner + "' is missing"));
       changed[key][inner] = nullptr;
-      CHECK(contains(message_of(changed), "'" + key + "." + inner + "' is no"));
+      CHECK_THAT(message_of(changed), contains("'" + key + "." + inner + "' is no"));
     }
   }
-  nlohmann::ordered_json changed = good;
-  changed["step"] = -1;
-  CHECK(contains(message_of(changed), "'step' is no whole number"));
-  changed = good;
-  changed["version"] = 2;
-  CHECK(contains(message_of(changed), "'version' is 2"));
-  changed = good;
-  changed["schedule"]["decay"] = "stepwise";
-  CHECK(contains(message_of(changed), "'schedule.decay' is 'stepwise'"));
-  changed = good;
-  changed["scaler"]["scale"] = 1e300;
-  CHECK(contains(message_of(changed), "'scaler.scale' is too large"));
-  changed = good;
-  changed["buckets"][1]["pieces"][0][2] = 6;
-  CHECK(contains(message_of(changed), "'layout_hash'"));
-  changed = good;
-  changed["buckets"][1]["pieces"][0] = {"w", 7};
-  CHECK(contains(message_of(changed), "'buckets[1].pieces'"));
-  CHECK(contains(message_of("text"), "it is no JSON object"));
+  const auto refused = [&](const char* path, const nlohmann::ordered_json& value,
+                           const std::string& part) {
+    nlohmann::ordered_json changed = good;
+    changed[nlohmann::ordered_json::json_pointer(path)] = value;
+    CHECK_THAT(message_of(changed), contains(part));
+  };
+  refused("/step", -1, "'step' is no whole number");
+  refused("/version", 2, "'version' is 2");
+  refused("/schedule/decay", "stepwise", "'schedule.decay' is 'stepwise'");
+  refused("/scaler/scale", 1e300, "'scaler.scale' is too large");
+  refused("/buckets/1/pieces/0/2", 6, "'layout_hash'");
+  refused("/buckets/1/pieces/0", {"w", 7}, "'buckets[1].pieces'");
+  CHECK_THAT(message_of("text"), contains("it is no JSON object"));
 }
 
 TEST_CASE("checkpoint: the layout's hash tells layouts apart") {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <functional>
 #include <string>
 #include <utility>
@@ -34,26 +35,46 @@ inline int signal_of_child(const std::function<void()>& body) {
   return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 }
 
-/// Kills a child just before its change number `nth`, from 0, to the disk; false when it made fewer
-/// and came to its end.
-inline bool dies_before_change(size_t nth, const std::function<void()>& body) {
+/// Kills this process just before its change number `nth`, from 0, to the disk.
+inline void die_before_change(size_t nth) {
   static size_t left;
   left = nth;
+  watch_disk([](const char*, const std::string&) {
+    if (left-- == 0) raise(SIGKILL);
+  });
+}
+
+/// The same with a child; false when it made fewer changes and came to its end.
+inline bool dies_before_change(size_t nth, const std::function<void()>& body) {
   return signal_of_child([&] {
-           watch_disk([](const char*, const std::string&) {
-             if (left-- == 0) raise(SIGKILL);
-           });
+           die_before_change(nth);
            body();
          }) == SIGKILL;
+}
+
+/// Files of this process cannot grow past `bytes`. A file that would is SIGXFSZ; where that is
+/// ignored, write() fails after a part.
+inline void limit_file_size(size_t bytes) {
+  const rlimit limit{bytes, bytes};
+  setrlimit(RLIMIT_FSIZE, &limit);
 }
 
 /// Kills a child when a file of its grows past `bytes`; false when none did.
 inline bool dies_at_file_size(size_t bytes, const std::function<void()>& body) {
   return signal_of_child([&] {
-           const rlimit limit{bytes, bytes};
-           setrlimit(RLIMIT_FSIZE, &limit);
+           limit_file_size(bytes);
            body();
          }) == SIGXFSZ;
+}
+
+/// Runs `body` in a child, as on a disk that is full after `bytes` of a file. It must say true.
+inline void check_on_full_disk(size_t bytes, const std::function<bool()>& body) {
+  const int signal = signal_of_child([&] {
+    std::signal(SIGXFSZ, SIG_IGN);
+    limit_file_size(bytes);
+    if (!body()) std::abort();
+  });
+  CHECK(signal == 0);
 }
 
 /// All changes that `body` makes to the disk, as (operation, path).

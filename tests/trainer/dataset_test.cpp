@@ -5,15 +5,25 @@
 #include <unistd.h>
 
 #include "tests/harness/catch.hpp"
+#include "tests/harness/contains.hpp"
 #include "tests/harness/rank_group.hpp"
 #include "tests/trainer/synthetic_data.hpp"
 
 using namespace rondo;
 using namespace rondo::trainer;
 using namespace rondo::trainer::testing;
+using rondo::testing::contains;
 namespace fs = std::filesystem;
+using Ints = std::vector<int32_t>;
 
 namespace {
+
+/// A folder, and in it files of one kind.
+struct Place {
+  const rondo::testing::TempDirectory folder;
+  const fs::path root = folder.path();
+  const std::string text = root / "text", token_path = root / "tokens.bin";
+};
 
 constexpr SampleShape kBytes{.context = 4, .classes = 256};
 constexpr SampleShape kTokens{.context = 4, .classes = 1000};
@@ -49,10 +59,10 @@ void check_refused(DataKind kind, const fs::path& path, const SampleShape& shape
   const Status status = open_dataset(kind, path, shape).status();
   CHECK(status.code() == Code::kDataError);
   INFO(status.message());
-  CHECK(status.message().find(path.native()) != std::string::npos);
+  CHECK_THAT(status.message(), contains(path.native()));
   for (const std::string& word : words) {
     INFO(word);
-    CHECK(status.message().find(word) != std::string::npos);
+    CHECK_THAT(status.message(), contains(word));
   }
 }
 
@@ -64,72 +74,63 @@ std::vector<uint16_t> counting(size_t count, uint16_t first = 0) {
 
 }  // namespace
 
-TEST_CASE("dataset: every position of the bytes predicts the next byte") {
-  const rondo::testing::TempDirectory folder;
-  const std::string path = folder.path() + "/text";
-  write_file(path, "abcdefgh\xff");
-  const auto data = open(DataKind::kNextByte, path, kBytes);
+TEST_CASE_METHOD(Place, "dataset: every position of the bytes predicts the next byte") {
+  write_file(text, "abcdefgh\xff");
+  const auto data = open(DataKind::kNextByte, text, kBytes);
   CHECK(data->samples() == 5);
   CHECK(data->shape().targets == 1);
-  CHECK(read(*data, 0).tokens == std::vector<int32_t>{'a', 'b', 'c', 'd'});
-  CHECK(read(*data, 0).targets == std::vector<int32_t>{'e'});
-  CHECK(read(*data, 4).tokens == std::vector<int32_t>{'e', 'f', 'g', 'h'});
-  CHECK(read(*data, 4).targets == std::vector<int32_t>{255});
+  CHECK(read(*data, 0).tokens == Ints{'a', 'b', 'c', 'd'});
+  CHECK(read(*data, 0).targets == Ints{'e'});
+  CHECK(read(*data, 4).tokens == Ints{'e', 'f', 'g', 'h'});
+  CHECK(read(*data, 4).targets == Ints{255});
   CHECK(data->facts().bytes == 9);
   CHECK(data->facts().files == 1);
-  CHECK(data->facts().path == path);
+  CHECK(data->facts().path == text);
 }
 
-TEST_CASE("dataset: windows of bytes lie side by side, targets shifted by one") {
-  const rondo::testing::TempDirectory folder;
-  const std::string path = folder.path() + "/text";
-  write_file(path, "abcdefghi");
-  const auto data = open(DataKind::kByteWindows, path, kBytes);
+TEST_CASE_METHOD(Place, "dataset: windows of bytes lie side by side, targets shifted by one") {
+  write_file(text, "abcdefghi");
+  const auto data = open(DataKind::kByteWindows, text, kBytes);
   CHECK(data->samples() == 2);
-  CHECK(read(*data, 0).tokens == std::vector<int32_t>{'a', 'b', 'c', 'd'});
-  CHECK(read(*data, 0).targets == std::vector<int32_t>{'b', 'c', 'd', 'e'});
-  CHECK(read(*data, 1).tokens == std::vector<int32_t>{'e', 'f', 'g', 'h'});
-  CHECK(read(*data, 1).targets == std::vector<int32_t>{'f', 'g', 'h', 'i'});
+  CHECK(read(*data, 0).tokens == Ints{'a', 'b', 'c', 'd'});
+  CHECK(read(*data, 0).targets == Ints{'b', 'c', 'd', 'e'});
+  CHECK(read(*data, 1).tokens == Ints{'e', 'f', 'g', 'h'});
+  CHECK(read(*data, 1).targets == Ints{'f', 'g', 'h', 'i'});
   for (size_t bytes = 5; bytes <= 14; ++bytes) {
-    write_file(path, synthetic_text(bytes, 1));
-    CHECK(open(DataKind::kByteWindows, path, kBytes)->samples() == (bytes - 1) / 4);
-    CHECK(open(DataKind::kNextByte, path, kBytes)->samples() == bytes - 4);
+    write_file(text, synthetic_text(bytes, 1));
+    CHECK(open(DataKind::kByteWindows, text, kBytes)->samples() == (bytes - 1) / 4);
+    CHECK(open(DataKind::kNextByte, text, kBytes)->samples() == bytes - 4);
   }
 }
 
-TEST_CASE("dataset: bytes that are too few or too large for the model") {
-  const rondo::testing::TempDirectory folder;
-  const std::string path = folder.path() + "/text";
-  write_file(path, "abcd");
-  check_refused(DataKind::kNextByte, path, kBytes, {"holds 4 bytes", "at least 5"});
-  check_refused(DataKind::kByteWindows, path, kBytes, {"holds 4 bytes"});
-  write_file(path, "abcd\x80xyz");
-  check_refused(DataKind::kByteWindows, path, {.context = 4, .classes = 128},
+TEST_CASE_METHOD(Place, "dataset: bytes that are too few or too large for the model") {
+  write_file(text, "abcd");
+  check_refused(DataKind::kNextByte, text, kBytes, {"holds 4 bytes", "at least 5"});
+  check_refused(DataKind::kByteWindows, text, kBytes, {"holds 4 bytes"});
+  write_file(text, "abcd\x80xyz");
+  check_refused(DataKind::kByteWindows, text, {.context = 4, .classes = 128},
                 {"byte 4 is 128", "128 classes"});
-  CHECK(open(DataKind::kByteWindows, path, {.context = 4, .classes = 129})->samples() == 1);
+  CHECK(open(DataKind::kByteWindows, text, {.context = 4, .classes = 129})->samples() == 1);
 }
 
-TEST_CASE("dataset: token windows") {
-  const rondo::testing::TempDirectory folder;
-  const std::string path = folder.path() + "/tokens.bin";
-  write_file(path, token_file(counting(10, 989)));
-  const auto data = open(DataKind::kTokenWindows, path, kTokens);
+TEST_CASE_METHOD(Place, "dataset: token windows") {
+  write_file(token_path, token_file(counting(10, 989)));
+  const auto data = open(DataKind::kTokenWindows, token_path, kTokens);
   CHECK(data->samples() == 2);
   CHECK(data->shape().targets == 4);
-  CHECK(read(*data, 0).tokens == std::vector<int32_t>{989, 990, 991, 992});
-  CHECK(read(*data, 0).targets == std::vector<int32_t>{990, 991, 992, 993});
-  CHECK(read(*data, 1).tokens == std::vector<int32_t>{993, 994, 995, 996});
-  CHECK(read(*data, 1).targets == std::vector<int32_t>{994, 995, 996, 997});
+  CHECK(read(*data, 0).tokens == Ints{989, 990, 991, 992});
+  CHECK(read(*data, 0).targets == Ints{990, 991, 992, 993});
+  CHECK(read(*data, 1).tokens == Ints{993, 994, 995, 996});
+  CHECK(read(*data, 1).targets == Ints{994, 995, 996, 997});
   CHECK(data->facts().bytes == 1024 + 20);
 
-  write_file(path, token_file({0, 65535, 258, 1, 2}));
-  const auto large = open(DataKind::kTokenWindows, path, {.context = 4, .classes = 65536});
-  CHECK(read(*large, 0).tokens == std::vector<int32_t>{0, 65535, 258, 1});
+  write_file(token_path, token_file({0, 65535, 258, 1, 2}));
+  const auto large = open(DataKind::kTokenWindows, token_path, {.context = 4, .classes = 65536});
+  CHECK(read(*large, 0).tokens == Ints{0, 65535, 258, 1});
 }
 
-TEST_CASE("dataset: a folder of token files in bytewise order, no window across files") {
-  const rondo::testing::TempDirectory folder;
-  const fs::path root = folder.path();
+TEST_CASE_METHOD(Place,
+                 "dataset: a folder of token files in bytewise order, no window across files") {
   write_file(root / "a.bin", token_file(counting(12, 0)));
   write_file(root / "Z.bin", token_file(counting(9, 200)));
   write_file(root / "aa.bin", token_file(counting(4, 50)));  // too short for a window
@@ -140,25 +141,13 @@ TEST_CASE("dataset: a folder of token files in bytewise order, no window across 
   const auto data = open(DataKind::kTokenWindows, folder.path(), kTokens);
   std::vector<int32_t> first;
   for (uint64_t i = 0; i < data->samples(); ++i) first.push_back(read(*data, i).tokens[0]);
-  CHECK(first == std::vector<int32_t>{200, 204, 0, 4, 100});
+  CHECK(first == Ints{200, 204, 0, 4, 100});
   CHECK(data->facts().files == 5);
 
   const uint64_t hash = data->hash();
   CHECK(open(DataKind::kTokenWindows, folder.path(), kTokens)->hash() == hash);
   write_file(root / "b.bin", token_file(counting(5, 101)));
   CHECK(open(DataKind::kTokenWindows, folder.path(), kTokens)->hash() != hash);
-}
-
-TEST_CASE("dataset: however the folder lists them") {
-  const rondo::testing::TempDirectory folder;
-  for (uint16_t i = 0; i < 20; ++i) {
-    const auto number = static_cast<uint16_t>((i * 7 + 3) % 20);
-    write_file(folder.path() + "/part-" + static_cast<char>('a' + number) + ".bin",
-               token_file(counting(5, number)));
-  }
-  const auto data = open(DataKind::kTokenWindows, folder.path(), kTokens);
-  REQUIRE(data->samples() == 20);
-  for (uint64_t i = 0; i < 20; ++i) CHECK(read(*data, i).tokens[0] == static_cast<int32_t>(i));
 }
 
 TEST_CASE("dataset: the same tokens in other files are other data") {
@@ -182,15 +171,14 @@ TEST_CASE("dataset: the same tokens in other files are other data") {
 
 // Large files: what differs in the first or last tokens, in length, or in a 255th of a file
 // in one place is other data. Elsewhere the window that reads a wrong token fails.
-TEST_CASE("dataset: of a large token file a sample is read, the rest window by window") {
-  const rondo::testing::TempDirectory folder;
-  const std::string path = folder.path() + "/tokens.bin";
+TEST_CASE_METHOD(Place,
+                 "dataset: of a large token file a sample is read, the rest window by window") {
   constexpr size_t kCount = size_t{1} << 20;
   constexpr SampleShape kLong{.context = 1024, .classes = 1000};
   const std::vector<uint16_t> tokens(kCount, 7);
   const auto hash_of = [&](const std::vector<uint16_t>& content) {
-    write_file(path, token_file(content));
-    return open(DataKind::kTokenWindows, path, kLong)->hash();
+    write_file(token_path, token_file(content));
+    return open(DataKind::kTokenWindows, token_path, kLong)->hash();
   };
   const uint64_t hash = hash_of(tokens);
   CHECK(hash_of(tokens) == hash);
@@ -210,21 +198,18 @@ TEST_CASE("dataset: of a large token file a sample is read, the rest window by w
   constexpr size_t kBetween = 3000;  // the first two pieces begin at 0 and 4,104
   spoilt[kBetween] = 1000;
   CHECK(hash_of(spoilt) == hash);
-  const auto data = open(DataKind::kTokenWindows, path, kLong);
+  const auto data = open(DataKind::kTokenWindows, token_path, kLong);
   CHECK(read(*data, 8).tokens.back() == 7);
   const Status status = data->read(kBetween / 1024, {nullptr, nullptr, nullptr});
   CHECK(status.code() == Code::kDataError);
-  CHECK(status.message().find("token 3000 is 1000, not below the 1000 classes") !=
-        std::string::npos);
+  CHECK_THAT(status.message(), contains("token 3000 is 1000, not below the 1000 classes"));
 }
 
-TEST_CASE("dataset: spoilt token files") {
-  const rondo::testing::TempDirectory folder;
-  const fs::path path = fs::path(folder.path()) / "tokens.bin";
+TEST_CASE_METHOD(Place, "dataset: spoilt token files") {
   const std::string good = token_file(counting(10));
   const auto refused = [&](const std::string& content, const std::vector<std::string>& words) {
-    write_file(path, content);
-    check_refused(DataKind::kTokenWindows, path, kTokens, words);
+    write_file(token_path, content);
+    check_refused(DataKind::kTokenWindows, token_path, kTokens, words);
   };
   refused("", {"has 0 bytes", "1024"});
   refused(good.substr(0, 1023), {"has 1023 bytes"});
@@ -240,7 +225,7 @@ TEST_CASE("dataset: spoilt token files") {
   std::vector<uint16_t> many(1 << 20, 7);  // more than one piece of the check
   many.back() = 5000;
   refused(token_file(many), {"token 1048575 is 5000"});
-  write_file(fs::path(folder.path()) / "a.bin", good);
+  write_file(root / "a.bin", good);
   check_refused(DataKind::kTokenWindows, folder.path(), kTokens, {"tokens.bin", "token 1048575"});
 
   const rondo::testing::TempDirectory empty;
@@ -252,28 +237,24 @@ TEST_CASE("dataset: spoilt token files") {
   check_refused(DataKind::kTokenWindows, pipe, kTokens, {"not a regular file"});
 }
 
-TEST_CASE("dataset: a token file that changes under the reader is an error, not nonsense") {
-  const rondo::testing::TempDirectory folder;
-  const std::string path = folder.path() + "/tokens.bin";
-  write_file(path, token_file(counting(10)));
-  const auto data = open(DataKind::kTokenWindows, path, kTokens);
+TEST_CASE_METHOD(Place,
+                 "dataset: a token file that changes under the reader is an error, not nonsense") {
+  write_file(token_path, token_file(counting(10)));
+  const auto data = open(DataKind::kTokenWindows, token_path, kTokens);
   std::vector<int32_t> tokens(4), targets(4);
   const auto message = [&](uint64_t index) {
     return data->read(index, {tokens.data(), nullptr, targets.data()}).message();
   };
-  write_file(path, token_file({1, 2, 3, 4, 5, 6, 7, 60000, 9, 10}));
+  write_file(token_path, token_file({1, 2, 3, 4, 5, 6, 7, 60000, 9, 10}));
   CHECK(message(0).empty());
-  CHECK(message(1).find(path + "': token 7 is 60000, not below the 1000 classes") !=
-        std::string::npos);
-  fs::resize_file(path, 1024 + 10);
+  CHECK_THAT(message(1), contains(token_path + "': token 7 is 60000, not below the 1000 classes"));
+  fs::resize_file(token_path, 1024 + 10);
   CHECK(message(0).empty());
-  CHECK(message(1).find("too early") != std::string::npos);
-  CHECK(message(1).find(path) != std::string::npos);
+  CHECK_THAT(message(1), contains("too early"));
+  CHECK_THAT(message(1), contains(token_path));
 }
 
-TEST_CASE("dataset: pictures and labels") {
-  const rondo::testing::TempDirectory folder;
-  const fs::path root = folder.path();
+TEST_CASE_METHOD(Place, "dataset: pictures and labels") {
   write_file(root / "train-images-idx3-ubyte", idx_file(0x803, {2, 2, 3},
                                                         std::string("\x00\x01\x02\x03\x04\x05"
                                                                     "\xff\x80\x33\x00\x00\xfe",
@@ -288,8 +269,8 @@ TEST_CASE("dataset: pictures and labels") {
     CHECK(data->shape().height == 2);
     CHECK(data->shape().width == 3);
     CHECK(data->shape().context == 0);
-    CHECK(read(*data, 0).targets == std::vector<int32_t>{7});
-    CHECK(read(*data, 1).targets == std::vector<int32_t>{9});
+    CHECK(read(*data, 0).targets == Ints{7});
+    CHECK(read(*data, 1).targets == Ints{9});
     CHECK(read(*data, 1).image ==
           std::vector<float>{1.0f, 128 / 255.0f, 0.2f, 0.0f, 0.0f, 254 / 255.0f});
   }
@@ -300,9 +281,7 @@ TEST_CASE("dataset: pictures and labels") {
   check_refused(DataKind::kImages, root, {.channels = 3, .classes = 10}, {"3 x 0 x 0"});
 }
 
-TEST_CASE("dataset: other spellings of the pictures' names") {
-  const rondo::testing::TempDirectory folder;
-  const fs::path root = folder.path();
+TEST_CASE_METHOD(Place, "dataset: other spellings of the pictures' names") {
   write_pictures(root / "1", "t10k", 5, 4, 3, 1);
   const auto data = open(DataKind::kImages, root / "1", kPictures);
   fs::create_directory(root / "2");
@@ -315,9 +294,7 @@ TEST_CASE("dataset: other spellings of the pictures' names") {
   CHECK(open(DataKind::kImages, root / "3", kPictures)->hash() != data->hash());
 }
 
-TEST_CASE("dataset: which pictures are meant is not guessed") {
-  const rondo::testing::TempDirectory folder;
-  const fs::path root = folder.path();
+TEST_CASE_METHOD(Place, "dataset: which pictures are meant is not guessed") {
   check_refused(DataKind::kImages, root, kPictures, {"holds no pictures"});
   check_refused(DataKind::kImages, root / "missing", kPictures, {"No such file"});
   write_pictures(root, "train", 5, 4, 3, 1);
@@ -332,7 +309,7 @@ TEST_CASE("dataset: which pictures are meant is not guessed") {
   check_refused(DataKind::kImages, root / "train-labels-idx1-ubyte.gz", kPictures, {"gunzip"});
   const Status packed_labels =
       open_dataset(DataKind::kImages, root / "train-images-idx3-ubyte", kPictures).status();
-  CHECK(packed_labels.message().find("train-labels-idx1-ubyte.gz") != std::string::npos);
+  CHECK_THAT(packed_labels.message(), contains("train-labels-idx1-ubyte.gz"));
 
   write_file(root / "packed/train-images-idx3-ubyte.gz", "\x1f\x8b...");
   check_refused(DataKind::kImages, root / "packed", kPictures,
@@ -343,9 +320,7 @@ TEST_CASE("dataset: which pictures are meant is not guessed") {
   check_refused(DataKind::kImages, root / "pictures", kPictures, {"labels", "cannot be found"});
 }
 
-TEST_CASE("dataset: spoilt pictures") {
-  const rondo::testing::TempDirectory folder;
-  const fs::path root = folder.path();
+TEST_CASE_METHOD(Place, "dataset: spoilt pictures") {
   const auto refused = [&](const std::string& images, const std::string& labels,
                            const std::vector<std::string>& words) {
     write_file(root / "images-idx3-ubyte", images);
@@ -374,24 +349,8 @@ TEST_CASE("dataset: spoilt pictures") {
   CHECK(open(DataKind::kImages, root, kPictures)->samples() == 3);
 }
 
-TEST_CASE("dataset: made-up pictures can be told apart") {
-  const rondo::testing::TempDirectory folder;
-  write_pictures(folder.path(), "train", 50, 8, 5, 3);
-  const auto data = open(DataKind::kImages, folder.path(), {.classes = 5});
-  std::vector<int> seen(5);
-  for (uint64_t i = 0; i < data->samples(); ++i) {
-    const Sample sample = read(*data, i);
-    const auto label = static_cast<size_t>(sample.targets[0]);
-    ++seen[label];
-    for (size_t p = 0; p < 64; ++p) REQUIRE((sample.image[p] > 0.5f) == (p / 8 == label));
-  }
-  for (const int count : seen) CHECK(count > 0);
-}
-
-TEST_CASE("dataset: files without permission") {
+TEST_CASE_METHOD(Place, "dataset: files without permission") {
   if (geteuid() == 0) return;  // root may read everything
-  const rondo::testing::TempDirectory folder;
-  const fs::path root = folder.path();
   write_file(root / "tokens.bin", token_file(counting(10)));
   write_pictures(root, "train", 5, 4, 3, 1);
   for (const char* name : {"tokens.bin", "train-images-idx3-ubyte"}) {

@@ -2,14 +2,17 @@
 #include "trainer/checkpoint/gpt2_weights.hpp"
 
 #include <cstring>
+#include <functional>
 
 #include "kernels/half.hpp"
 #include "tests/harness/catch.hpp"
+#include "tests/harness/contains.hpp"
 #include "tests/harness/rank_group.hpp"
 
 namespace rondo::trainer::gpt2_weights_test {
 
 using namespace rondo;
+using rondo::testing::contains;
 using rondo::testing::TempDirectory;
 
 namespace {
@@ -59,10 +62,6 @@ struct Values {
   }
 };
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 TensorFile open(const std::string& path) {
   Result<TensorFile> file = TensorFile::open(path);
   INFO(file.status().to_string());
@@ -97,7 +96,7 @@ struct Rewritten {
     const Status status = load_gpt2_weights(open(path), parameters, loaded.pointers());
     if (!status.ok()) {
       CHECK(status.code() == Code::kDataError);
-      CHECK(contains(status.message(), path));
+      CHECK_THAT(status.message(), contains(path));
       return status.message();
     }
     Values<float> expected(parameters);
@@ -185,7 +184,7 @@ TEST_CASE("gpt2 weights: masks and a tied output layer are ignored") {
 
   const std::vector<float> other(10, 1);
   rewritten["lm_head.weight"].data = other.data();
-  CHECK(contains(rewritten.load_error(), "'lm_head.weight' differs from wte.weight"));
+  CHECK_THAT(rewritten.load_error(), contains("'lm_head.weight' differs from wte.weight"));
 }
 
 TEST_CASE("gpt2 weights: a model with an output layer of its own gets it") {
@@ -235,48 +234,38 @@ TEMPLATE_TEST_CASE("gpt2 weights: every floating-point type is converted", "", f
 
 TEST_CASE("gpt2 weights: what does not fit the model is named") {
   const TempDirectory folder;
-  {
-    Rewritten r(folder.path());
-    r.erase("transformer.wpe.weight");
-    const std::string message = r.load_error();
-    CHECK(contains(message, "'wpe.weight', of shape [3 x 2], is missing"));
-    CHECK(!contains(message, "--layers"));  // nothing that flags could mend
-  }
-  {
-    Rewritten r(folder.path());
-    r["transformer.wte.weight"].shape = {2, 5};
-    const std::string message = r.load_error();
-    CHECK(contains(message, "'transformer.wte.weight' has the shape [2 x 5]"));
-    CHECK(contains(message, "the model needs [5 x 2]"));
-  }
-  {  // As a model, and not as a file, would have it.
-    Rewritten r(folder.path());
-    r["transformer.h.0.attn.c_attn.weight"].shape = {6, 2};
-    const std::string message = r.load_error();
-    CHECK(contains(message, "has the shape [6 x 2], but the model needs [2 x 6]"));
-  }
-  {
-    Rewritten r(folder.path());
-    TensorView more = r["transformer.ln_f.bias"];
-    more.name = "transformer.h.1.ln_1.bias";
-    r.tensors.push_back(more);
-    const std::string message = r.load_error();
-    CHECK(contains(message, "no parameter for tensor 'transformer.h.1.ln_1.bias'"));
-    CHECK(contains(message, "give --layers 2 --width 2 --context 3 --vocabulary 5"));
-    CHECK(!contains(message, "--heads"));
-  }
-  {
-    Rewritten r(folder.path());
-    TensorView twice = r["transformer.ln_f.bias"];
-    twice.name = "ln_f.bias";
-    r.tensors.push_back(twice);
-    CHECK(contains(r.load_error(), "'ln_f.bias' is there with and without"));
-  }
-  {
-    Rewritten r(folder.path());
-    r["transformer.wte.weight"].type = DataType::kInt32;
-    CHECK(contains(r.load_error(), "'transformer.wte.weight' has the type int32"));
-  }
+  const auto message_of = [&](const std::function<void(Rewritten&)>& change) {
+    Rewritten changed(folder.path());
+    change(changed);
+    return changed.load_error();
+  };
+  const auto copied_as = [](const std::string& name) {
+    return [name](Rewritten& r) {
+      TensorView copy = r["transformer.ln_f.bias"];
+      copy.name = name;
+      r.tensors.push_back(copy);
+    };
+  };
+  const std::string missing = message_of([](auto& r) { r.erase("transformer.wpe.weight"); });
+  CHECK_THAT(missing, contains("'wpe.weight', of shape [3 x 2], is missing"));
+  CHECK_THAT(missing, !contains("--layers"));  // nothing that flags could mend
+  CHECK_THAT(message_of([](auto& r) {
+               r["transformer.wte.weight"].shape = {2, 5};
+             }),
+             contains("'transformer.wte.weight' has the shape [2 x 5]") &&
+                 contains("the model needs [5 x 2]"));
+  // As a model, and not as a file, would have it.
+  CHECK_THAT(message_of([](auto& r) {
+               r["transformer.h.0.attn.c_attn.weight"].shape = {6, 2};
+             }),
+             contains("has the shape [6 x 2], but the model needs [2 x 6]"));
+  const std::string more = message_of(copied_as("transformer.h.1.ln_1.bias"));
+  CHECK_THAT(more, contains("no parameter for tensor 'transformer.h.1.ln_1.bias'"));
+  CHECK_THAT(more, contains("give --layers 2 --width 2 --context 3 --vocabulary 5"));
+  CHECK_THAT(more, !contains("--heads"));
+  CHECK_THAT(message_of(copied_as("ln_f.bias")), contains("'ln_f.bias' is there with and without"));
+  CHECK_THAT(message_of([](auto& r) { r["transformer.wte.weight"].type = DataType::kInt32; }),
+             contains("'transformer.wte.weight' has the type int32"));
 }
 
 TEST_CASE("gpt2 weights: a file of another size says which flags make a model of its size") {
@@ -295,9 +284,9 @@ TEST_CASE("gpt2 weights: a file of another size says which flags make a model of
   const Status status =
       load_gpt2_weights(open(folder.path() + "/file"), parameters, loaded.pointers());
   REQUIRE(!status.ok());
-  CHECK(contains(status.message(),
-                 "for the model of this file give --layers 12 --width 128 --context 1024 "
-                 "--vocabulary 300 --heads 2 (which the file does not say"));
+  CHECK_THAT(status.message(),
+             contains("for the model of this file give --layers 12 --width 128 --context 1024 "
+                      "--vocabulary 300 --heads 2 (which the file does not say"));
 }
 
 }  // namespace rondo::trainer::gpt2_weights_test

@@ -4,9 +4,11 @@
 #include <sstream>
 
 #include "tests/harness/catch.hpp"
+#include "tests/harness/contains.hpp"
 
 using namespace rondo::trainer;
 using nlohmann::ordered_json;
+using rondo::testing::contains;
 
 namespace {
 
@@ -96,7 +98,7 @@ TEST_CASE("screen: the bar has the rate and the time left, of the steps that thi
                                 "2 steps/s"));
   // By epochs the last step is only expected.
   ended.last_step = 40;
-  CHECK(bar_line(ended).find("step 50 of 50") != std::string::npos);
+  CHECK_THAT(bar_line(ended), contains("step 50 of 50"));
   lines_within_80_columns(bar_line(
       {.first_step = 0, .step = 1, .last_step = 100'000'000, .loss = 1234, .elapsed_s = 99}));
 }
@@ -118,14 +120,13 @@ TEST_CASE("screen: the summary is one screen, with a table of the first and the 
         0);
   of_tokens["interrupted"] = true;
   CHECK(lines_within_80_columns(summary_screen(of_tokens)) > 0);
-  CHECK(few.find("step      12.35 ms: compute 12.35, exposed 12.35") != std::string::npos);
-  CHECK(few.find("contention -25 %") != std::string::npos);
-  CHECK(few.find("3000000 to 3000008 bytes by a rank; by the formula 3000004") !=
-        std::string::npos);
-  CHECK(few.find(
-            "     2         102  two-shot-direct   12.35    12.35   12.35   12.35     2.500\n") !=
-        std::string::npos);
-  CHECK(few.find("\nwarning: ranks 0 and 1") != std::string::npos);
+  CHECK_THAT(few, contains("step      12.35 ms: compute 12.35, exposed 12.35"));
+  CHECK_THAT(few, contains("contention -25 %"));
+  CHECK_THAT(few, contains("3000000 to 3000008 bytes by a rank; by the formula 3000004"));
+  CHECK_THAT(
+      few,
+      contains("     2         102  two-shot-direct   12.35    12.35   12.35   12.35     2.500\n"));
+  CHECK_THAT(few, contains("\nwarning: ranks 0 and 1"));
   for (const double ms : {0.0, 99.999, 12345.678}) {
     for (const size_t buckets : {1, 8, 9, 100}) {
       INFO(ms << " ms, " << buckets << " buckets");
@@ -133,10 +134,10 @@ TEST_CASE("screen: the summary is one screen, with a table of the first and the 
     }
   }
   const std::string many = summary_screen(summary_of(100, 1));
-  CHECK(many.find("   ... 93 more\n") != std::string::npos);
-  CHECK(many.find("\n     4         104  ") != std::string::npos);
-  CHECK(many.find("\n     5         105  ") == std::string::npos);
-  CHECK(many.find("\n    98         198  ") != std::string::npos);
+  CHECK_THAT(many, contains("   ... 93 more\n"));
+  CHECK_THAT(many, contains("\n     4         104  "));
+  CHECK_THAT(many, !contains("\n     5         105  "));
+  CHECK_THAT(many, contains("\n    98         198  "));
 }
 
 TEST_CASE("screen: a summary of an interrupted run, of one without buckets' times, of no step") {
@@ -151,8 +152,8 @@ TEST_CASE("screen: a summary of an interrupted run, of one without buckets' time
   summary["deaths"] = {{{"ranks", {0, 3}}, {"after_step", 57}, {"ranks_left", 2}},
                        {{"ranks", {1}}, {"after_step", 99}, {"ranks_left", 1}}};
   const std::string text = summary_screen(summary);
-  CHECK(text.find("\nranks 0, 3 died: 2 ranks went on after step 57\n"
-                  "rank 1 died: 1 rank went on after step 99\nstep ") != std::string::npos);
-  CHECK(text.find("loss -,") != std::string::npos);
-  CHECK(text.find("two-shot-direct       -     1.00") != std::string::npos);
+  CHECK_THAT(text, contains("\nranks 0, 3 died: 2 ranks went on after step 57\n"
+                            "rank 1 died: 1 rank went on after step 99\nstep "));
+  CHECK_THAT(text, contains("loss -,"));
+  CHECK_THAT(text, contains("two-shot-direct       -     1.00"));
 }

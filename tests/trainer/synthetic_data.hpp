@@ -4,18 +4,13 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
 
+#include "tests/trainer/files.hpp"
 #include "trainer/base/random.hpp"
 
 namespace rondo::trainer::testing {
-
-inline void write_file(const std::filesystem::path& path, const std::string& content) {
-  std::filesystem::create_directories(path.parent_path());
-  std::ofstream(path, std::ios::binary) << content;
-}
 
 /// Words of a small vocabulary: there is something to learn in it.
 inline std::string synthetic_text(size_t bytes, uint64_t seed) {

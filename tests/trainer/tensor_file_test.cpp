@@ -6,14 +6,13 @@
 
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <numeric>
 
 #include "tests/harness/catch.hpp"
+#include "tests/harness/contains.hpp"
 #include "tests/harness/rank_group.hpp"
 #include "tests/harness/sanitized.hpp"
 #include "tests/trainer/crash.hpp"
+#include "tests/trainer/files.hpp"
 
 namespace rondo::trainer::tensor_file_test {
 
@@ -22,17 +21,9 @@ using namespace rondo::trainer::testing;
 using rondo::testing::kSanitized;
 using rondo::testing::TempDirectory;
 namespace fs = std::filesystem;
+using rondo::testing::contains;
 
 namespace {
-
-std::string content_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-void put(const std::string& path, const std::string& content) {
-  std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
-}
 
 /// A file by hand: the JSON's length, the JSON, data.
 std::string by_hand(const std::string& json, const std::string& data) {
@@ -75,22 +66,24 @@ void check_same(const TensorFile& file, const std::vector<TensorView>& tensors) 
   }
 }
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 /// The error of a file that must be refused, naming it.
 std::string refusal(const std::string& path) {
   const Result<TensorFile> file = TensorFile::open(path);
   REQUIRE_FALSE(file.ok());
   CHECK(file.status().code() == Code::kDataError);
-  CHECK(contains(file.status().message(), "tensor file '" + path + "'"));
+  CHECK_THAT(file.status().message(), contains("tensor file '" + path + "'"));
   return file.status().message();
 }
 
-std::vector<Owned> small_tensors() {
-  return {{"w", DataType::kFloat32, {2, 3}}, {"b", DataType::kUint8, {3}}};
-}
+/// A file of two small tensors.
+struct Small {
+  const TempDirectory folder;
+  const std::string path = folder.path() + "/file";
+  std::vector<Owned> tensors = {{"w", DataType::kFloat32, {2, 3}}, {"b", DataType::kUint8, {3}}};
+  const std::vector<TensorView> views = views_of(tensors);
+
+  Small() { REQUIRE(write_tensor_file(path, views, {{"key", "value"}}).ok()); }
+};
 
 }  // namespace
 
@@ -126,7 +119,7 @@ TEST_CASE("tensor file: a file without tensors") {
   const Result<TensorFile> file = TensorFile::open(path);
   REQUIRE(file.ok());
   CHECK(file.value().tensors().empty());
-  put(path, by_hand("{}", ""));
+  write_file(path, by_hand("{}", ""));
   CHECK(TensorFile::open(path).ok());
 }
 
@@ -139,7 +132,7 @@ TEST_CASE("tensor file: the bytes are the format's") {
       {.name = "h", .type = DataType::kBFloat16, .shape = {2}, .data = halves},
       {.name = "f", .type = DataType::kFloat32, .shape = {1, 1}, .data = &one}};
   REQUIRE(write_tensor_file(path, tensors, {{"k", "v"}}).ok());
-  const std::string content = content_of(path);
+  const std::string content = read_text(path);
   const size_t header = content.size() - 16;
   CHECK(header % 8 == 0);
   CHECK(static_cast<unsigned char>(content[0]) == (header & 255));
@@ -159,7 +152,8 @@ TEST_CASE("tensor file: the bytes are the format's") {
 TEST_CASE("tensor file: another program's file, unaligned and without a checksum") {
   const TempDirectory folder;
   const std::string path = folder.path() + "/foreign";
-  put(path,
+  write_file(
+      path,
       by_hand(R"({"b":{"dtype":"F32","shape":[1],"data_offsets":[1,5]}, "other": )"
               R"({"shape":[],"data_offsets":[0,1],"dtype":"U8"},"__metadata__":{"format":"pt"}})"
               "   ",
@@ -175,12 +169,7 @@ TEST_CASE("tensor file: another program's file, unaligned and without a checksum
   CHECK(value == 1);
 }
 
-TEST_CASE("tensor file: a view outlives the move of its file") {
-  const TempDirectory folder;
-  const std::string path = folder.path() + "/file";
-  std::vector<Owned> tensors = small_tensors();
-  const std::vector<TensorView> views = views_of(tensors);
-  REQUIRE(write_tensor_file(path, views, {}).ok());
+TEST_CASE_METHOD(Small, "tensor file: a view outlives the move of its file") {
   Result<TensorFile> opened = TensorFile::open(path);
   REQUIRE(opened.ok());
   const TensorFile file = std::move(opened).value();
@@ -188,37 +177,29 @@ TEST_CASE("tensor file: a view outlives the move of its file") {
   check_same(file, views);
 }
 
-TEST_CASE("tensor file: cut off at any byte it is refused") {
-  const TempDirectory folder;
-  const std::string path = folder.path() + "/file";
-  std::vector<Owned> tensors = small_tensors();
-  REQUIRE(write_tensor_file(path, views_of(tensors), {{"key", "value"}}).ok());
-  const std::string whole = content_of(path);
+TEST_CASE_METHOD(Small, "tensor file: cut off at any byte it is refused") {
+  const std::string whole = read_text(path);
   for (size_t bytes = 0; bytes < whole.size(); ++bytes) {
-    put(path, whole.substr(0, bytes));
+    write_file(path, whole.substr(0, bytes));
     refusal(path);
   }
-  CHECK(contains(refusal(path), "truncated"));
-  put(path, whole.substr(0, 100));
-  CHECK(contains(refusal(path), "says that its header has"));
-  put(path, whole + '\0');
-  CHECK(contains(refusal(path), "belong to no tensor"));
+  CHECK_THAT(refusal(path), contains("truncated"));
+  write_file(path, whole.substr(0, 100));
+  CHECK_THAT(refusal(path), contains("says that its header has"));
+  write_file(path, whole + '\0');
+  CHECK_THAT(refusal(path), contains("belong to no tensor"));
 }
 
-TEST_CASE("tensor file: one flipped bit is found, or has changed nothing that is read") {
-  const TempDirectory folder;
-  const std::string path = folder.path() + "/file";
-  std::vector<Owned> tensors = small_tensors();
-  const std::vector<TensorView> views = views_of(tensors);
-  REQUIRE(write_tensor_file(path, views, {{"key", "value"}}).ok());
-  const std::string whole = content_of(path);
+TEST_CASE_METHOD(Small,
+                 "tensor file: one flipped bit is found, or has changed nothing that is read") {
+  const std::string whole = read_text(path);
   const size_t key = whole.find(kChecksumKey);
   size_t accepted = 0;
   for (size_t byte = 0; byte < whole.size(); ++byte) {
     for (int bit = 0; bit < 8; bit += kSanitized ? 5 : 1) {
       std::string flipped = whole;
       flipped[byte] = static_cast<char>(flipped[byte] ^ (1 << bit));
-      put(path, flipped);
+      write_file(path, flipped);
       const Result<TensorFile> file = TensorFile::open(path);
       if (!file.ok()) continue;
       INFO("byte " << byte << ", bit " << bit);
@@ -278,68 +259,61 @@ TEST_CASE("tensor file: foreign and wrong headers are refused by what is wrong")
   const TempDirectory folder;
   const std::string path = folder.path() + "/file";
   for (const Case& c : cases) {
-    put(path, by_hand(c.json, c.data));
+    write_file(path, by_hand(c.json, c.data));
     const std::string message = refusal(path);
     INFO(message);
-    CHECK(contains(message, c.message));
+    CHECK_THAT(message, contains(c.message));
   }
 }
 
 TEST_CASE("tensor file: what is no file at all") {
   const TempDirectory folder;
-  CHECK(contains(refusal(folder.path() + "/missing"), "No such file"));
-  CHECK(contains(refusal(folder.path()), "no regular file"));
-  CHECK(contains(refusal("/dev/zero"), "no regular file"));
-  put(folder.path() + "/short", "1234567");
-  CHECK(contains(refusal(folder.path() + "/short"), "has 7 bytes"));
-  put(folder.path() + "/elf", std::string("\x7f"
-                                          "ELF\2\1\1\0\0\0\0\0",
-                                          12));
-  CHECK(contains(refusal(folder.path() + "/elf"), "no safetensors file"));
+  CHECK_THAT(refusal(folder.path() + "/missing"), contains("No such file"));
+  CHECK_THAT(refusal(folder.path()), contains("no regular file"));
+  CHECK_THAT(refusal("/dev/zero"), contains("no regular file"));
+  write_file(folder.path() + "/short", "1234567");
+  CHECK_THAT(refusal(folder.path() + "/short"), contains("has 7 bytes"));
+  write_file(folder.path() + "/elf", std::string("\x7f"
+                                                 "ELF\2\1\1\0\0\0\0\0",
+                                                 12));
+  CHECK_THAT(refusal(folder.path() + "/elf"), contains("no safetensors file"));
 }
 
-TEST_CASE("tensor file: what cannot be written is refused, and the old file stays") {
-  const TempDirectory folder;
-  const std::string path = folder.path() + "/file";
-  std::vector<Owned> tensors = small_tensors();
-  const std::vector<TensorView> good = views_of(tensors);
-  REQUIRE(write_tensor_file(path, good, {}).ok());
-  const std::string before = content_of(path);
-
-  const auto refused = [&](auto change, const std::map<std::string, std::string>& metadata) {
-    std::vector<TensorView> views = good;
-    change(views);
-    const Status status = write_tensor_file(path, views, metadata);
+TEST_CASE_METHOD(Small, "tensor file: what cannot be written is refused, and the old file stays") {
+  const std::string before = read_text(path);
+  const auto refused = [&](auto change, const std::string& part,
+                           const std::map<std::string, std::string>& metadata = {}) {
+    std::vector<TensorView> changed = views;
+    change(changed);
+    const Status status = write_tensor_file(path, changed, metadata);
     CHECK(status.code() == Code::kInvalidArgument);
-    CHECK(contains(status.message(), path));
-    return status.message();
+    CHECK_THAT(status.message(), contains(path));
+    CHECK_THAT(status.message(), contains(part));
   };
-  CHECK(contains(refused([](auto& v) { v[1].name = "w"; }, {}), "'w' is there twice"));
-  CHECK(contains(refused([](auto& v) { v[1].name = ""; }, {}), "no name"));
-  CHECK(contains(refused([](auto& v) { v[1].name = "__metadata__"; }, {}), "keeps this name"));
-  CHECK(contains(refused([](auto& v) { v[1].name = "\xff"; }, {}), "UTF-8"));
-  CHECK(contains(refused([](auto& v) { v[0].data = nullptr; }, {}), "no data"));
-  CHECK(contains(refused([](auto& v) { v[0].type = static_cast<DataType>(99); }, {}), "no type"));
-  CHECK(contains(refused([](auto&) {}, {{kChecksumKey, ""}}), kChecksumKey));
-  CHECK(contains(refused([](auto&) {}, {{"k", "\xff"}}), "UTF-8"));
-  CHECK(content_of(path) == before);
+  refused([](auto& v) { v[1].name = "w"; }, "'w' is there twice");
+  refused([](auto& v) { v[1].name = ""; }, "no name");
+  refused([](auto& v) { v[1].name = "__metadata__"; }, "keeps this name");
+  refused([](auto& v) { v[1].name = "\xff"; }, "UTF-8");
+  refused([](auto& v) { v[0].data = nullptr; }, "no data");
+  refused([](auto& v) { v[0].type = static_cast<DataType>(99); }, "no type");
+  refused([](auto&) {}, kChecksumKey, {{kChecksumKey, ""}});
+  refused([](auto&) {}, "UTF-8", {{"k", "\xff"}});
+  CHECK(read_text(path) == before);
 
-  const Status nowhere = write_tensor_file(folder.path() + "/no/file", good, {});
+  const Status nowhere = write_tensor_file(folder.path() + "/no/file", views, {});
   CHECK(nowhere.code() == Code::kSystem);
-  CHECK(contains(nowhere.message(), "No such file"));
+  CHECK_THAT(nowhere.message(), contains("No such file"));
   fs::create_directory(folder.path() + "/taken");
-  CHECK(write_tensor_file(folder.path() + "/taken", good, {}).code() == Code::kSystem);
-  CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 2);
+  CHECK(write_tensor_file(folder.path() + "/taken", views, {}).code() == Code::kSystem);
+  CHECK(names_in(folder.path()).size() == 2);
 }
 
-TEST_CASE("tensor file: a symlink stays, its target is replaced; what is no file stays") {
-  const TempDirectory folder;
+TEST_CASE_METHOD(Small,
+                 "tensor file: a symlink stays, its target is replaced; what is no file stays") {
   const std::string target = folder.path() + "/in/target", link = folder.path() + "/link";
   fs::create_directory(folder.path() + "/in");
   fs::create_symlink("in/target", folder.path() + "/second");
   fs::create_symlink(folder.path() + "/second", link);
-  std::vector<Owned> tensors = small_tensors();
-  const std::vector<TensorView> views = views_of(tensors);
   for (const char* what : {"a target that is not there yet", "one that is"}) {
     INFO(what);
     REQUIRE(write_tensor_file(link, views, {}).ok());
@@ -360,29 +334,25 @@ TEST_CASE("tensor file: a symlink stays, its target is replaced; what is no file
   CHECK(try_replace(link).ok());
 }
 
-TEST_CASE("tensor file: a writer that dies at any byte or before any change leaves the old file") {
-  const TempDirectory folder;
-  const std::string path = folder.path() + "/file";
-  std::vector<Owned> old_tensors = small_tensors();
-  const std::vector<TensorView> before = views_of(old_tensors);
-  REQUIRE(write_tensor_file(path, before, {}).ok());
-  const std::string old_content = content_of(path);
+TEST_CASE_METHOD(
+    Small, "tensor file: a writer that dies at any byte or before any change leaves the old file") {
+  const std::string old_content = read_text(path);
   std::vector<Owned> new_tensors = {{"other", DataType::kFloat64, {4}}};
   const std::vector<TensorView> after = views_of(new_tensors);
   const auto write = [&] { (void)write_tensor_file(path, after, {}); };
 
   size_t bytes = 0;
-  for (; dies_at_file_size(bytes, write); bytes += 3) REQUIRE(content_of(path) == old_content);
+  for (; dies_at_file_size(bytes, write); bytes += 3) REQUIRE(read_text(path) == old_content);
   CHECK(bytes > 100);
   check_same(TensorFile::open(path).value(), after);
 
-  REQUIRE(write_tensor_file(path, before, {}).ok());
+  write_file(path, old_content);
   size_t deaths_before_the_rename = 0;
   size_t nth = 0;
   for (; dies_before_change(nth, write); ++nth) {
     const Result<TensorFile> file = TensorFile::open(path);
     REQUIRE(file.ok());
-    const bool is_old = content_of(path) == old_content;
+    const bool is_old = read_text(path) == old_content;
     if (!is_old) check_same(file.value(), after);
     deaths_before_the_rename += is_old;
   }
@@ -390,11 +360,8 @@ TEST_CASE("tensor file: a writer that dies at any byte or before any change leav
   CHECK(nth == 6);                       // and the folder's sync
 }
 
-TEST_CASE("tensor file: the disk has a file before its name says so, and then the name") {
-  const TempDirectory folder;
-  const std::string path = folder.path() + "/file";
-  std::vector<Owned> tensors = small_tensors();
-  const std::vector<TensorView> views = views_of(tensors);
+TEST_CASE_METHOD(Small,
+                 "tensor file: the disk has a file before its name says so, and then the name") {
   const auto seen = operations_of([&] { REQUIRE(write_tensor_file(path, views, {}).ok()); });
   REQUIRE(seen.size() == 7);
   const std::string temporary = seen[0].second;
@@ -405,20 +372,10 @@ TEST_CASE("tensor file: the disk has a file before its name says so, and then th
   CHECK(seen[6] == std::pair<std::string, std::string>("sync", folder.path()));
 }
 
-TEST_CASE("tensor file: a disk that is full is an error, and nothing is left") {
-  const TempDirectory folder;
-  const std::string path = folder.path() + "/file";
-  std::vector<Owned> tensors = small_tensors();
-  const std::vector<TensorView> views = views_of(tensors);
-  REQUIRE(write_tensor_file(path, views, {}).ok());
-  const int signal = signal_of_child([&] {
-    std::signal(SIGXFSZ, SIG_IGN);  // then write() fails
-    const rlimit limit{50, 50};
-    setrlimit(RLIMIT_FSIZE, &limit);
-    if (write_tensor_file(path, views, {}).code() != Code::kSystem) std::abort();
-  });
-  CHECK(signal == 0);
-  CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
+TEST_CASE_METHOD(Small, "tensor file: a disk that is full is an error, and nothing is left") {
+  check_on_full_disk(50,
+                     [&] { return write_tensor_file(path, views, {}).code() == Code::kSystem; });
+  CHECK(names_in(folder.path()).size() == 1);
   check_same(TensorFile::open(path).value(), views);
 }
 
