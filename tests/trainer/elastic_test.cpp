@@ -16,11 +16,10 @@
 #include <thread>
 
 #include "rondo/communicator.hpp"
-#include "tests/harness/rank_group.hpp"
 #include "tests/harness/sanitized.hpp"
+#include "tests/trainer/crash.hpp"
 #include "tests/trainer/training_rig.hpp"
 #include "trainer/cli/options.hpp"
-#include "trainer/files/disk.hpp"
 #include "trainer/layers/host/matmul.hpp"
 #include "trainer/step/setup.hpp"
 #include "trainer/train.hpp"
@@ -29,7 +28,6 @@ namespace rondo::trainer {
 namespace {
 
 using rondo::testing::kSanitized;
-using rondo::testing::ProgramResult;
 using rondo::testing::RankResult;
 using namespace testing;  // NOLINT: the trainer's
 
@@ -86,7 +84,7 @@ std::vector<RankResult> train_forks(const Words& words, int ranks,
       [&](int rank) {
         const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
         dup2(nowhere, STDOUT_FILENO);
-        const TrainOptions options = parse(words + Words{"--workers", "0", "--elastic"});
+        const TrainOptions options = parse(words + "--workers 0 --elastic"_words);
         const auto whole = open_data(options, options.data, 0);
         rondo::testing::expect(whole.ok(), whole.status().message());
         std::optional<Victim> mine;
@@ -116,7 +114,7 @@ std::vector<RankResult> train_forks(const Words& words, int ranks,
 /// The victims have been killed, the others have ended well.
 void require_survived(const std::vector<RankResult>& results, const std::vector<int>& victims) {
   for (const RankResult& result : results) {
-    const bool dies = std::find(victims.begin(), victims.end(), result.rank) != victims.end();
+    const bool dies = std::count(victims.begin(), victims.end(), result.rank) > 0;
     INFO("rank " << result.rank << ": signal " << result.signal << ", " << result.message);
     CHECK((result.signal != 0) == dies);
     if (!dies) REQUIRE(result.ok);
@@ -124,45 +122,45 @@ void require_survived(const std::vector<RankResult>& results, const std::vector<
 }
 
 /// A run that had from the beginning, and from each death on, as many ranks as `document` says: one
-/// checkpoint is resumed by the next number of ranks. Its document has the steps of all parts.
-json reference(const Workplace& place, const Words& words, int ranks, const json& document) {
+/// checkpoint is resumed by the next number of ranks. Its document has the steps of all parts. Runs
+/// that lost as many ranks after the same steps have one reference.
+const json& reference(const Workplace& place, const Words& words, int ranks, const json& document) {
   // The ranks that died and survived had this process's products; the program would choose others.
   setenv("OPENBLAS_CORETYPE", matmul_core(), 0);
+  const std::string last = *(std::find(words.begin(), words.end(), "--steps") + 1);
+  std::vector<std::pair<std::string, int>> parts;  // the last step, and how many ranks
+  int now = ranks;
+  for (const json& death : document["summary"]["deaths"]) {
+    if (death["after_step"] > 0) parts.emplace_back(death["after_step"].dump(), now);
+    now = death["ranks_left"];
+  }
+  parts.emplace_back(last, now);
+  static std::map<std::string, json> made;
+  json& whole = made[json{words, parts}.dump()];
+  if (!whole.is_null()) return whole;
+  whole = {{"steps", json::array()}, {"validation", json::array()}};
   const std::string folder = place.file("reference");
   std::filesystem::remove_all(folder);
-  std::filesystem::create_directory(folder);
-  json whole = {{"steps", json::array()}, {"validation", json::array()}};
-  std::string last = words[static_cast<size_t>(std::find(words.begin(), words.end(), "--steps") -
-                                               words.begin() + 1)];
-  int now = ranks;
-  const auto add = [&](const std::string& steps) {
-    const json part = place.train_on(
-        with(words, "--steps", steps) +
-        Words{"--ranks", std::to_string(now), "--checkpoint-dir", folder, "--resume"});
+  for (const auto& [steps, count] : parts) {
+    const json part =
+        place.train_on(with(words, "--steps", steps) + "--resume --checkpoint-dir"_words + folder +
+                       "--ranks" + count);
     for (const json& step : part["steps"]) whole["steps"].push_back(step);
     for (const json& v : part.value("validation", json::array())) whole["validation"].push_back(v);
     whole["summary"] = part["summary"];
-  };
-  for (const json& death : document["summary"]["deaths"]) {
-    if (death["after_step"] > 0) add(std::to_string(death["after_step"].get<int>()));
-    now = death["ranks_left"];
   }
-  add(last);
   return whole;
 }
 
 void check_same(const json& survived, const json& whole) {
-  REQUIRE(losses_of(survived).size() == losses_of(whole).size());
-  CHECK(losses_of(survived) == losses_of(whole));
-  CHECK(survived["summary"]["parameter_hash"] == whole["summary"]["parameter_hash"]);
+  REQUIRE(losses_of(survived) == losses_of(whole));
+  CHECK(hash_of(survived) == hash_of(whole));
   for (size_t s = 0; s < survived["steps"].size(); ++s) {
     CHECK(survived["steps"][s]["step"] == s + 1);
     CHECK(survived["steps"][s]["epoch"] == whole["steps"][s]["epoch"]);
     CHECK(survived["steps"][s]["lr"] == whole["steps"][s]["lr"]);
   }
 }
-
-json read_json(const std::string& path) { return json::parse(read_text(path)); }
 
 /// How many to try; RONDO_TEST_MOMENTS for more.
 int moments() {
@@ -186,7 +184,7 @@ Played play(const Workplace& place, const Scene& scene) {
   const std::string file = place.file("elastic.json");
   std::vector<int> dead;
   for (const Victim& victim : scene.victims) dead.push_back(victim.rank);
-  require_survived(train_forks(words + Words{"--json", file}, scene.ranks, scene.victims), dead);
+  require_survived(train_forks(words + "--json"_words + file, scene.ranks, scene.victims), dead);
   json document = read_json(file);
   std::vector<int> said;
   for (const json& death : document["summary"]["deaths"]) {
@@ -203,8 +201,7 @@ Played play(const Workplace& place, const Scene& scene) {
 
 TEST_CASE("elastic: a rank dies before its batch, rank 0 too, and the others make the step again") {
   const Workplace place;
-  const Words words =
-      kNano + Words{"--dropout", "0.1", "--data", place.short_data(), "--steps", "9"};
+  const Words words = kNano + "--dropout 0.1 --data"_words + place.short_data() + "--steps 9"_words;
   for (const int rank : {2, 1, 0}) {
     INFO("rank " << rank);
     const json document = play(place, {words, 3, {{rank, 4}}}).document;
@@ -216,7 +213,7 @@ TEST_CASE("elastic: a rank dies before its batch, rank 0 too, and the others mak
 TEST_CASE("elastic: a rank dies at any moment of a step") {
   const Workplace place;
   const Words words =
-      kNano + Words{"--data", place.data(), "--steps", "40", "--bucket-cap-mb", "0.02"};
+      kNano + "--data"_words + place.data() + "--steps 40 --bucket-cap-mb 0.02"_words;
   const int count = moments();
   for (int i = 0; i < count; ++i) {
     const int64_t delay = 50 + 7000 * i / count;
@@ -227,7 +224,7 @@ TEST_CASE("elastic: a rank dies at any moment of a step") {
 
 TEST_CASE("elastic: a rank dies while the others agree on where to go on") {
   const Workplace place;
-  const Words words = kNano + Words{"--data", place.data(), "--steps", "40"};
+  const Words words = kNano + "--data"_words + place.data() + "--steps 40"_words;
   const int count = moments();
   for (int i = 0; i < count; ++i) {
     const int64_t delay = 200 + 40'000 * i / count;
@@ -239,7 +236,7 @@ TEST_CASE("elastic: a rank dies while the others agree on where to go on") {
 
 TEST_CASE("elastic: two ranks at once, and one after the other down to one") {
   const Workplace place;
-  const Words words = kNano + Words{"--data", place.short_data(), "--steps", "8"};
+  const Words words = kNano + "--data"_words + place.short_data() + "--steps 8"_words;
   play(place, {words, 4, {{0, 3}, {2, 3}}});
   const json document = play(place, {words, 4, {{0, 2}, {3, 4}, {1, 7}}}).document;
   CHECK(document["summary"]["deaths"].size() == 3);
@@ -248,18 +245,15 @@ TEST_CASE("elastic: two ranks at once, and one after the other down to one") {
 TEST_CASE("elastic: every kind of state goes on") {
   const Workplace place;
   write_images(place.file("images"), 40);
-  const Words pictures =
-      kCnn +
-      Words{"--data", place.file("images"), "--validation", place.file("images"), "--steps", "7"};
-  const Words scaled = {"--width",     "96",    "--batch", "4",   "--dtype", "fp16",
-                        "--optimizer", "adamw", "--lr",    "0.1", "--data",  place.short_data(),
-                        "--steps",     "7"};
+  const Words pictures = kCnn + "--data"_words + place.file("images") + "--validation" +
+                         place.file("images") + "--steps 7"_words;
+  const Words scaled = "--width 96 --batch 4 --dtype fp16 --optimizer adamw --lr 0.1 --data"_words +
+                       place.short_data() + "--steps 7"_words;
   const std::vector<Words> runs = {
       scaled, pictures, pictures + Words{"--sync-batch-norm"},
-      kNano + Words{"--accum", "2", "--clip", "0.5", "--dtype", "bf16", "--lr-scale", "linear",
-                    "--base-batch", "4", "--data", place.short_data(), "--steps", "7"},
-      kNano +
-          Words{"--dtype", "fp64", "--no-overlap", "--data", place.short_data(), "--steps", "7"}};
+      kNano + "--accum 2 --clip 0.5 --dtype bf16 --lr-scale linear --base-batch 4 --data"_words +
+          place.short_data() + "--steps 7"_words,
+      kNano + "--dtype fp64 --no-overlap --data"_words + place.short_data() + "--steps 7"_words};
   for (const Words& words : runs) {
     for (const int rank : {0, 2}) {
       INFO(words[1] << ", rank " << rank);
@@ -271,27 +265,18 @@ TEST_CASE("elastic: every kind of state goes on") {
   }
 }
 
-/// In `rank`: it dies just before its change number `nth`, from 0, to the disk.
-void die_before_change(size_t nth) {
-  static size_t left;
-  left = nth;
-  watch_disk([](const char*, const std::string&) {
-    if (left-- == 0) raise(SIGKILL);
-  });
-}
-
 TEST_CASE("elastic: rank 0 dies while it saves a checkpoint, another saves it again") {
   const Workplace place;
-  const Words words = kNano + Words{"--data", place.short_data(), "--steps", "4", "--reproducible"};
+  const Words words =
+      kNano + "--data"_words + place.short_data() + "--steps 4 --reproducible"_words;
   const std::string folder = place.file("saved"), file = place.file("elastic.json");
-  std::map<std::string, json> references;  // by deaths
   size_t deaths = 0;
   for (size_t nth = 0;; nth += 5) {
     INFO("change " << nth);
     std::filesystem::remove_all(folder);
     const std::vector<RankResult> results =
-        train_forks(words + Words{"--json", file, "--checkpoint-dir", folder, "--checkpoint-every",
-                                  "2", "--checkpoint-keep", "9"},
+        train_forks(words + "--json"_words + file + "--checkpoint-dir" + folder +
+                        "--checkpoint-every 2 --checkpoint-keep 9"_words,
                     3, {}, [&](int rank) {
                       if (rank == 0) die_before_change(nth);
                     });
@@ -299,16 +284,10 @@ TEST_CASE("elastic: rank 0 dies while it saves a checkpoint, another saves it ag
     ++deaths;
     require_survived(results, {0});
     const json document = read_json(file);
-    const std::string key = document["summary"]["deaths"].dump();
-    if (!references.contains(key)) references[key] = reference(place, words, 3, document);
-    check_same(document, references[key]);
+    check_same(document, reference(place, words, 3, document));
     // All checkpoints are there, and nothing else: also the one that rank 0 died in, also the last.
-    std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-      names.push_back(entry.path().filename());
-    }
-    std::sort(names.begin(), names.end());
-    CHECK(names == Words{".lock", "latest", "step-00000002", "step-00000004"});
+    CHECK(names_in(folder) ==
+          std::set<std::string>{".lock", "latest", "step-00000002", "step-00000004"});
     CHECK(read_text(folder + "/latest") == "step-00000004\n");
   }
   CHECK(deaths >= 6);
@@ -317,21 +296,13 @@ TEST_CASE("elastic: rank 0 dies while it saves a checkpoint, another saves it ag
 TEST_CASE("elastic: with --zero 1 the run goes on from the last checkpoint") {
   const Workplace place;
   const std::string folder = place.file("saved"), file = place.file("elastic.json");
-  const Words words = kNano + Words{"--data",
-                                    place.short_data(),
-                                    "--steps",
-                                    "9",
-                                    "--zero",
-                                    "1",
-                                    "--reproducible",
-                                    "--validation",
-                                    place.tiny_data(),
-                                    "--validate-every",
-                                    "3"};
+  const Words words = kNano + "--data"_words + place.short_data() +
+                      "--steps 9 --zero 1 --reproducible --validation"_words + place.tiny_data() +
+                      "--validate-every 3"_words;
   for (const int rank : {0, 1}) {
     std::filesystem::remove_all(folder);
-    require_survived(train_forks(words + Words{"--json", file, "--checkpoint-dir", folder,
-                                               "--checkpoint-every", "3"},
+    require_survived(train_forks(words + "--json"_words + file + "--checkpoint-dir" + folder +
+                                     "--checkpoint-every 3"_words,
                                  3, {{rank, 6}}),
                      {rank});
     const json document = read_json(file);
@@ -345,7 +316,7 @@ TEST_CASE("elastic: with --zero 1 the run goes on from the last checkpoint") {
   // Before the first checkpoint: from the beginning.
   std::filesystem::remove_all(folder);
   require_survived(
-      train_forks(words + Words{"--json", file, "--checkpoint-dir", folder}, 3, {{0, 2}}), {0});
+      train_forks(words + "--json"_words + file + "--checkpoint-dir" + folder, 3, {{0, 2}}), {0});
   const json document = read_json(file);
   CHECK(document["summary"]["deaths"][0]["after_step"] == 0);
   check_same(document, reference(place, words, 3, document));
@@ -353,18 +324,15 @@ TEST_CASE("elastic: with --zero 1 the run goes on from the last checkpoint") {
 
 TEST_CASE("elastic: fewer ranks than --min-ranks end the run, and so does what is no death") {
   const Workplace place;
-  const Words words = kNano + Words{"--data", place.short_data(), "--steps",
-                                    "6",      "--json",           place.file("elastic.json")};
-  const auto results = train_forks(words + Words{"--min-ranks", "2"}, 3, {{2, 2}, {1, 4}});
-  CHECK(results[0].message.find("1 of the ranks are left, fewer than --min-ranks 2") !=
-        std::string::npos);
-  CHECK(read_json(place.file("elastic.json"))["error"].get<std::string>().find("--min-ranks 2") !=
-        std::string::npos);
+  const Words words = kNano + "--data"_words + place.short_data() + "--steps 6 --json"_words +
+                      place.file("elastic.json");
+  const auto results = train_forks(words + "--min-ranks 2"_words, 3, {{2, 2}, {1, 4}});
+  CHECK_THAT(results[0].message, contains("1 of the ranks are left, fewer than --min-ranks 2"));
+  CHECK_THAT(read_json(place.file("elastic.json"))["error"].get<std::string>(),
+             contains("--min-ranks 2"));
   // The loss is no number: all ranks find that.
-  const auto failed = train_forks(words + Words{"--lr", "1e5", "--optimizer", "sgd"}, 2, {});
-  for (const RankResult& result : failed) {
-    CHECK(result.message.find("the loss became") != std::string::npos);
-  }
+  const auto failed = train_forks(words + "--lr 1e5 --optimizer sgd"_words, 2, {});
+  for (const RankResult& result : failed) CHECK_THAT(result.message, contains("the loss became"));
 }
 
 /// The process of each rank that `launcher` has started.
@@ -374,9 +342,8 @@ std::map<int, pid_t> ranks_of(pid_t launcher) {
   std::istringstream children(
       read_text(process + "/task/" + std::to_string(launcher) + "/children"));
   for (pid_t child; children >> child;) {
-    std::istringstream variables(read_text("/proc/" + std::to_string(child) + "/environ"));
-    for (std::string variable; std::getline(variables, variable, '\0');) {
-      if (variable.starts_with("RANK=")) ranks[std::stoi(variable.substr(5))] = child;
+    for (const std::string& variable : variables_of(child, "RANK=")) {
+      ranks[std::stoi(variable.substr(5))] = child;
     }
   }
   return ranks;
@@ -414,20 +381,16 @@ TEST_CASE("elastic: without a death a run begins again at most three times in on
 TEST_CASE("elastic: rondo-train starts its ranks so that they survive, and says who died") {
   const Workplace place;
   const std::string file = place.file("elastic.json");
-  const Words words = {"--width", "512",     "--batch",     "64",     "--ranks",
-                       "3",       "--steps", "400",         "--data", place.data(),
-                       "--json",  file,      "--log-every", "400",    "--elastic"};
+  const Words words = "--width 512 --batch 64 --ranks 3 --steps 400 --data"_words + place.data() +
+                      "--json" + file + "--log-every 400 --elastic"_words;
   std::thread killer;
-  const Words argv = Words{RONDO_TRAIN} + words;
-  const ProgramResult result =
-      rondo::testing::run_program(argv, kNoLauncher, std::chrono::seconds{120}, [&](pid_t pid) {
+  const ProgramResult result = rondo::testing::run_program(
+      Words{RONDO_TRAIN} + words, kNoLauncher, std::chrono::seconds{120}, [&](pid_t pid) {
         killer = std::thread([pid, file] {
           for (const auto& [rank, step] : {std::pair{0, 3}, std::pair{2, 9}}) {
             if (!await_step(file, static_cast<uint64_t>(step))) return;
             const auto ranks = ranks_of(pid);
-            if (const auto found = ranks.find(rank); found != ranks.end()) {
-              ::kill(found->second, SIGKILL);
-            }
+            if (ranks.contains(rank)) ::kill(ranks.at(rank), SIGKILL);
           }
         });
       });
@@ -439,8 +402,7 @@ TEST_CASE("elastic: rondo-train starts its ranks so that they survive, and says 
         "rank 2 was killed by signal 9 (Killed); the others go on",
         "rank 0 died: 2 ranks go on after step ", "rank 2 died: 1 rank goes on after step ",
         "; there ranks 0 to 1 are the run's ranks 1, 2)"}) {
-    INFO(line);
-    CHECK(result.err.find(line) != std::string::npos);
+    CHECK_THAT(result.err, contains(line));
   }
   const json document = read_json(file);
   CHECK(document["steps"].size() == 400);

@@ -1,5 +1,5 @@
 // What the tests of whole runs share: small models as flags, pictures, links that cost what a test
-// wants, comparisons.
+// wants, comparisons, what a trace shows.
 #pragma once
 
 #include <algorithm>
@@ -9,25 +9,16 @@
 #include <fstream>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "tests/harness/catch.hpp"
+#include "tests/trainer/link_profile.hpp"
 #include "tests/trainer/workplace.hpp"
 
 namespace rondo::trainer::testing {
 
-using nlohmann::json;
-using Words = std::vector<std::string>;
-
-inline Words operator+(Words a, const Words& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
-inline const Words kNano = {"--model", "gpt", "--layers",  "2",  "--width", "32",
-                            "--heads", "2",   "--context", "16", "--batch", "2"};
-inline const Words kCnn = {"--model", "cnn", "--width",       "4",
-                           "--batch", "3",   "--data-format", "images"};
+inline const Words kNano =
+    "--model gpt --layers 2 --width 32 --heads 2 --context 16 --batch 2"_words;
+inline const Words kCnn = "--model cnn --width 4 --batch 3 --data-format images"_words;
 
 /// `count` pictures of 12 x 12 in ten classes, from number `first` on.
 inline void write_images(const std::string& folder, uint32_t count, uint64_t first = 0) {
@@ -45,6 +36,7 @@ inline Words with(Words words, const std::string& flag, const std::string& value
 inline void check_same_losses(const json& a, const json& b, double tolerance) {
   const auto first = losses_of(a), second = losses_of(b);
   REQUIRE(first.size() == second.size());
+  REQUIRE(!first.empty());
   for (size_t s = 0; s < first.size(); ++s) {
     INFO("step " << s + 1 << ": " << first[s] << " and " << second[s]);
     REQUIRE(std::abs(first[s] - second[s]) <= tolerance * std::abs(first[s]));
@@ -54,19 +46,11 @@ inline void check_same_losses(const json& a, const json& b, double tolerance) {
 /// A file of links on which nothing costs anything but `dear`: "peer_us" makes buckets go round a
 /// ring, "alpha_us" through nobody. For RONDO_LINKS.
 inline std::string links(const Workplace& place, const std::string& dear) {
-  json constants;
-  for (const char* name : {"overhead_us", "alpha_us", "peer_us", "slot_us_per_byte",
-                           "one_way_us_per_byte", "memory_cached_us_per_byte", "memory_us_per_byte",
-                           "reduce_us_per_byte", "process_copy_us", "process_copy_us_per_byte"}) {
-    constants[name] = dear == name ? 1000 : 0;
-  }
-  const json machine = {
-      {"parallel_ranks", 0}, {"llc_bytes", 1048576}, {"slot_bytes", 4096}, {"slots", 4}};
-  const json corrections = {{"ranks", 3}, {"tables", json::array()}};
-  std::ofstream(place.file(dear)) << json{
-      {"format", "rondo link profile"}, {"version", 2},       {"name", dear},
-      {"constants", constants},         {"machine", machine}, {"corrections", corrections}};
-  return place.file(dear);
+  return rondo::testing::write_links(place.file(dear), {{dear, 1000}});
+}
+/// The environment of runs on such links.
+inline Words on_links(const Workplace& place, const std::string& dear) {
+  return kNoLauncher + ("RONDO_LINKS=" + links(place, dear));
 }
 
 /// Waits until the document has that step; false: not within a minute.
@@ -78,6 +62,39 @@ inline bool await_step(const std::string& file, uint64_t step) {
     std::this_thread::sleep_for(std::chrono::milliseconds{5});
   }
   return false;
+}
+
+/// The variables of a process's environment that begin with `name`.
+inline Words variables_of(pid_t process, const std::string& name) {
+  Words found;
+  std::istringstream variables(read_text("/proc/" + std::to_string(process) + "/environ"));
+  for (std::string each; std::getline(variables, each, '\0');) {
+    if (each.starts_with(name)) found.push_back(each);
+  }
+  return found;
+}
+
+/// When something began and ended, in microseconds.
+struct Span {
+  double begin, end;
+};
+
+/// Rank 0's span of that name in a step; if `row` is given, on the row of that name.
+inline Span span_of(const json& trace, const std::string& name, int step,
+                    const std::string& row = {}) {
+  const json& events = trace["traceEvents"];
+  for (const json& event : events) {
+    if (event["ph"] != "X" || event["name"] != name || event["pid"] != 0) continue;
+    if (event["args"]["step"] != step) continue;
+    const bool on_row = std::any_of(events.begin(), events.end(), [&](const json& named) {
+      return named["name"] == "thread_name" && named["pid"] == 0 && named["tid"] == event["tid"] &&
+             named["args"]["name"] == row;
+    });
+    if (!row.empty() && !on_row) continue;
+    return {event["ts"], event["ts"].get<double>() + event["dur"].get<double>()};
+  }
+  FAIL("no span " << name << " of step " << step << " on row " << row);
+  return {};
 }
 
 }  // namespace rondo::trainer::testing

@@ -3,35 +3,60 @@
 
 #include <chrono>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "tests/harness/catch.hpp"
+#include "tests/harness/contains.hpp"
 #include "tests/harness/rank_group.hpp"
 #include "tests/trainer/synthetic_data.hpp"
+#include "tests/trainer/words.hpp"
 
 namespace rondo::trainer::testing {
 
-inline const std::vector<std::string> kNoLauncher = {
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
+using nlohmann::json;
+using rondo::testing::contains;
+using rondo::testing::ProgramResult;
 
-inline rondo::testing::ProgramResult run(std::vector<std::string> words) {
-  words.insert(words.begin(), RONDO_TRAIN);
-  return rondo::testing::run_program(words, kNoLauncher, std::chrono::seconds{120});
+inline const Words kNoLauncher = {"RANK",        "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+                                  "MASTER_ADDR", "MASTER_PORT"};
+
+/// rondo-train with these flags.
+inline ProgramResult run(const Words& flags, const Words& environment = kNoLauncher) {
+  return rondo::testing::run_program(Words{RONDO_TRAIN} + flags, environment,
+                                     std::chrono::seconds{120});
 }
 
-inline std::string read_text(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
+/// The same; it must succeed.
+inline ProgramResult run_ok(const Words& flags, const Words& environment = kNoLauncher) {
+  const ProgramResult result = run(flags, environment);
+  INFO(result.err);
+  REQUIRE(!result.timed_out);
+  REQUIRE(result.exit_code == 0);
+  return result;
 }
 
-inline std::vector<double> losses_of(const nlohmann::json& document) {
+/// That a run has failed, with each of `parts` in its complaint, and without results.
+inline void check_failed(const ProgramResult& result, const Words& parts) {
+  INFO("out: " << result.out << " err: " << result.err);
+  CHECK(!result.timed_out);
+  CHECK(result.exit_code != 0);
+  CHECK_THAT(result.out, !contains("summary"));
+  for (const std::string& part : parts) CHECK_THAT(result.err, contains(part));
+}
+inline void check_refused(const Words& flags, const Words& parts) {
+  check_failed(run(flags), parts);
+}
+
+inline json read_json(const std::string& path) { return json::parse(read_text(path)); }
+
+inline std::vector<double> losses_of(const json& document) {
   std::vector<double> losses;
-  for (const nlohmann::json& step : document["steps"]) losses.push_back(step["loss"]);
+  for (const json& step : document["steps"]) losses.push_back(step["loss"]);
   return losses;
 }
+inline json hash_of(const json& document) { return document["summary"]["parameter_hash"]; }
 
 class Workplace {
  public:
@@ -51,18 +76,11 @@ class Workplace {
   std::string file(const std::string& name) const { return folder_.path() + "/" + name; }
 
   /// A run on data() that must succeed; its JSON document.
-  nlohmann::json train(std::vector<std::string> words) const {
-    words.insert(words.end(), {"--data", data()});
-    return train_on(std::move(words));
-  }
-  /// The same on the data that `words` say.
-  nlohmann::json train_on(std::vector<std::string> words) const {
-    words.insert(words.end(), {"--json", file("out.json")});
-    const rondo::testing::ProgramResult result = run(words);
-    INFO(result.err);
-    REQUIRE(!result.timed_out);
-    REQUIRE(result.exit_code == 0);
-    return nlohmann::json::parse(read_text(file("out.json")));
+  json train(const Words& flags) const { return train_on(flags + "--data" + data()); }
+  /// The same on the data that the flags say.
+  json train_on(const Words& flags, const Words& environment = kNoLauncher) const {
+    run_ok(flags + "--json" + file("out.json"), environment);
+    return read_json(file("out.json"));
   }
 
  private:
