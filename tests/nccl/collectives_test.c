@@ -14,8 +14,9 @@ typedef struct {
 enum { kBorder = 64 };
 
 static Buffers make_buffers(size_t bytes) {
-  Buffers b = {malloc(bytes + kBorder), malloc(bytes + kBorder), bytes};
-  expect(__LINE__, b.in != NULL && b.out != NULL);
+  Buffers b = {.bytes = bytes};
+  expect(__LINE__, posix_memalign((void**)&b.in, 4096, bytes + kBorder) == 0 &&
+                       posix_memalign((void**)&b.out, 4096, bytes + kBorder) == 0);
   memset(b.in, 0xa5, bytes + kBorder);
   memset(b.out, 0xa5, bytes + kBorder);
   return b;
@@ -87,10 +88,12 @@ typedef struct {
   ncclDataType_t type;
   ncclRedOp_t op;
   size_t count;
-  int root, in_place, with_config;
+  int root, in_place, with_config, registered;
 } Case;
 
 static ncclResult_t call(const Case* c, const void* in, void* out, ncclComm_t comm) {
+  /* In host memory any stream is as good as none. */
+  const ncclStream_t stream = c->in_place ? (ncclStream_t)out : NULL;
   ncclCollConfig_t config;
   memset(&config, 0, sizeof config);
   config.size = sizeof config;
@@ -99,41 +102,41 @@ static ncclResult_t call(const Case* c, const void* in, void* out, ncclComm_t co
   if (c->with_config) {
     switch (c->form) {
       case kAllReduce:
-        return ncclAllReduceConfig(in, out, c->count, c->type, c->op, comm, NULL, &config);
+        return ncclAllReduceConfig(in, out, c->count, c->type, c->op, comm, stream, &config);
       case kReduceScatter:
-        return ncclReduceScatterConfig(in, out, c->count, c->type, c->op, comm, NULL, &config);
+        return ncclReduceScatterConfig(in, out, c->count, c->type, c->op, comm, stream, &config);
       case kReduce:
-        return ncclReduceConfig(in, out, c->count, c->type, c->op, c->root, comm, NULL, &config);
+        return ncclReduceConfig(in, out, c->count, c->type, c->op, c->root, comm, stream, &config);
       case kAllGather:
-        return ncclAllGatherConfig(in, out, c->count, c->type, comm, NULL, &config);
+        return ncclAllGatherConfig(in, out, c->count, c->type, comm, stream, &config);
       case kBroadcast:
-        return ncclBroadcastConfig(in, out, c->count, c->type, c->root, comm, NULL, &config);
+        return ncclBroadcastConfig(in, out, c->count, c->type, c->root, comm, stream, &config);
       case kGather:
-        return ncclGatherConfig(in, out, c->count, c->type, c->root, comm, NULL, &config);
+        return ncclGatherConfig(in, out, c->count, c->type, c->root, comm, stream, &config);
       case kScatter:
-        return ncclScatterConfig(in, out, c->count, c->type, c->root, comm, NULL, &config);
+        return ncclScatterConfig(in, out, c->count, c->type, c->root, comm, stream, &config);
       default:
-        return ncclAlltoAllConfig(in, out, c->count, c->type, comm, NULL, &config);
+        return ncclAlltoAllConfig(in, out, c->count, c->type, comm, stream, &config);
     }
   }
   switch (c->form) {
     case kAllReduce:
-      return ncclAllReduce(in, out, c->count, c->type, c->op, comm, NULL);
+      return ncclAllReduce(in, out, c->count, c->type, c->op, comm, stream);
     case kReduceScatter:
-      return ncclReduceScatter(in, out, c->count, c->type, c->op, comm, NULL);
+      return ncclReduceScatter(in, out, c->count, c->type, c->op, comm, stream);
     case kReduce:
-      return ncclReduce(in, out, c->count, c->type, c->op, c->root, comm, NULL);
+      return ncclReduce(in, out, c->count, c->type, c->op, c->root, comm, stream);
     case kAllGather:
-      return ncclAllGather(in, out, c->count, c->type, comm, NULL);
+      return ncclAllGather(in, out, c->count, c->type, comm, stream);
     case kBroadcast:
-      return c->in_place ? ncclBcast(out, c->count, c->type, c->root, comm, NULL)
-                         : ncclBroadcast(in, out, c->count, c->type, c->root, comm, NULL);
+      return c->in_place ? ncclBcast(out, c->count, c->type, c->root, comm, stream)
+                         : ncclBroadcast(in, out, c->count, c->type, c->root, comm, stream);
     case kGather:
-      return ncclGather(in, out, c->count, c->type, c->root, comm, NULL);
+      return ncclGather(in, out, c->count, c->type, c->root, comm, stream);
     case kScatter:
-      return ncclScatter(in, out, c->count, c->type, c->root, comm, NULL);
+      return ncclScatter(in, out, c->count, c->type, c->root, comm, stream);
     default:
-      return ncclAlltoAll(in, out, c->count, c->type, comm, NULL);
+      return ncclAlltoAll(in, out, c->count, c->type, comm, stream);
   }
 }
 
@@ -206,11 +209,14 @@ static unsigned char* in_place_input(const Case* c, int rank, Buffers b) {
 static void run_case(const World* world, const Case* c) {
   Buffers b[kMostRanks];
   unsigned char* out[kMostRanks];
+  void* handles[kMostRanks];
   const size_t block = c->count * size_of_type(c->type);
   for (int l = 0; l < world->locals; ++l) {
     b[l] = make_buffers(block * (size_t)world->size);
     out[l] = b[l].out;
     const int rank = world->ranks[l];
+    if (c->registered)
+      expect_ok(__LINE__, ncclCommRegister(world->comms[l], b[l].out, b[l].bytes, &handles[l]));
     if (!c->in_place) {
       fill(c, rank, world->size, b[l].in);
       continue;
@@ -230,6 +236,7 @@ static void run_case(const World* world, const Case* c) {
   steps_end(world);
   for (int l = 0; l < world->locals; ++l) {
     check(c, world->ranks[l], world->size, out[l]);
+    if (c->registered) expect_ok(__LINE__, ncclCommDeregister(world->comms[l], handles[l]));
     free_buffers(b[l]);
   }
 }
@@ -239,8 +246,12 @@ static void every_type_and_operator(World* world) {
     for (int type = 0; type < ncclNumTypes; ++type) {
       for (int op = 0; op < (reduces((Form)form) ? ncclNumOps : 1); ++op) {
         for (int in_place = 0; in_place < 2; ++in_place) {
-          const Case c = {
-              (Form)form, (ncclDataType_t)type, (ncclRedOp_t)op, 37, world->size - 1, in_place, 0};
+          const Case c = {.form = (Form)form,
+                          .type = (ncclDataType_t)type,
+                          .op = (ncclRedOp_t)op,
+                          .count = 37,
+                          .root = world->size - 1,
+                          .in_place = in_place};
           run_case(world, &c);
         }
       }
@@ -254,8 +265,14 @@ static void sizes_and_roots(World* world) {
   for (int form = 0; form < kForms; ++form) {
     for (size_t s = 0; s < sizeof counts / sizeof counts[0]; ++s) {
       for (int in_place = 0; in_place < 2; ++in_place) {
-        const Case c = {(Form)form,           ncclFloat32, ncclSum,   counts[s],
-                        (int)s % world->size, in_place,    s % 2 == 0};
+        const Case c = {.form = (Form)form,
+                        .type = ncclFloat32,
+                        .op = ncclSum,
+                        .count = counts[s],
+                        .root = (int)s % world->size,
+                        .in_place = in_place,
+                        .with_config = s % 2 == 0,
+                        .registered = s % 3 == 0 && counts[s] != 0};
         run_case(world, &c);
       }
     }
@@ -266,17 +283,14 @@ static void sizes_and_roots(World* world) {
 static void averages_wrap(World* world) {
   uint8_t in = 200, out[kMostRanks];
   int8_t negative = -100, of_negative[kMostRanks];
-  steps_begin(world);
+  expect_ok(__LINE__, ncclGroupStart());
   for (int l = 0; l < world->locals; ++l) {
-    expect_ok(__LINE__, ncclAllReduce(&in, &out[l], 1, ncclUint8, ncclAvg, world->comms[l], NULL));
+    ncclComm_t comm = world->comms[l];
+    expect_ok(__LINE__, ncclAllReduce(&in, &out[l], 1, ncclUint8, ncclAvg, comm, NULL));
+    expect_ok(__LINE__,
+              ncclAllReduce(&negative, &of_negative[l], 1, ncclInt8, ncclAvg, comm, NULL));
   }
-  steps_end(world);
-  steps_begin(world);
-  for (int l = 0; l < world->locals; ++l) {
-    expect_ok(__LINE__, ncclAllReduce(&negative, &of_negative[l], 1, ncclInt8, ncclAvg,
-                                      world->comms[l], NULL));
-  }
-  steps_end(world);
+  expect_ok(__LINE__, ncclGroupEnd());
   for (int l = 0; l < world->locals; ++l) {
     expect(__LINE__, out[l] == (uint8_t)(200 * world->size) / world->size);
     expect(__LINE__, of_negative[l] == (int8_t)(-100 * world->size) / world->size);

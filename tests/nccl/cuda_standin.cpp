@@ -15,7 +15,30 @@
 #include <memory>
 #include <mutex>
 
-#include "tests/nccl/cuda_abi.h"
+// What nccl-tests know of CUDA 13, in declarations of rondo's own.
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInvalidDevice = 101,
+  cudaErrorNotSupported = 801
+};
+enum { cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76 };
+using cudaStream_t = struct CUstream_st*;  // null: the default stream
+using cudaEvent_t = struct CUevent_st*;
+using cudaGraph_t = struct CUgraph_st*;
+using cudaGraphExec_t = struct CUgraphExec_st*;
+using cudaKernel_t = struct CUkern_st*;
+/// dim3
+struct cudaDim3 {
+  unsigned x, y, z;
+};
+/// The first 600 of its 1,008 bytes.
+struct cudaDeviceProp {
+  char name[256];
+  char ids[32];
+  size_t totalGlobalMem;
+  char rest[304];
+};
 
 namespace {
 
@@ -68,6 +91,8 @@ cudaError_t refuse_launch(const void* kernel) {
 struct CUevent_st {
   Clock::time_point time;
 };
+
+extern "C" {
 
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = kDevices;
@@ -214,3 +239,5 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, cudaDim3 grid, cudaDim3 bloc
                                size_t shared_bytes, cudaStream_t stream) {
   return cudaLaunchKernel(kernel, grid, block, arguments, shared_bytes, stream);
 }
+
+}  // extern "C"

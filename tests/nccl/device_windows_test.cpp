@@ -1,4 +1,4 @@
-// Communicators on GPUs, over the stand-in of tests/comm/device. Windows: ranks that count as processes
+// Communicators on GPUs, over the fake CUDA runtime of tests/comm/device. Windows: ranks that count as processes
 // of their own reach each other's buffers in place once every rank has registered its own, and not
 // before or after. Groups over several communicators; abort; how many communicators fit a GPU.
 #include <cstdint>
@@ -17,27 +17,32 @@ namespace {
 constexpr int kRanks = 2;
 constexpr size_t kCount = size_t{1} << 16, kBytes = kCount * sizeof(int32_t);
 
+/// Ranks with a buffer each. They leave nothing behind on the GPU.
 struct WindowedRanks {
+  const std::shared_ptr<FakeGpu> gpu = make_gpu();
+  const Installed installed{gpu};
   ncclComm_t comms[kRanks] = {};
   std::byte* memory[kRanks] = {};
   Stream streams[kRanks] = {};
+  ncclWindow_t windows[kRanks] = {};
 
-  explicit WindowedRanks(FakeGpu& its_gpu) : gpu(its_gpu) {
+  WindowedRanks() {
     const int devices[kRanks] = {0, 1};
     REQUIRE(ncclCommInitAll(comms, kRanks, devices) == ncclSuccess);
     for (int r = 0; r < kRanks; ++r) {
       auto made = device_alloc(kBytes, r);
       REQUIRE(made.ok());
       memory[r] = static_cast<std::byte*>(*made);
-      streams[r] = *gpu.create_stream();
+      streams[r] = *gpu->create_stream();
     }
   }
   ~WindowedRanks() {
     for (int r = 0; r < kRanks; ++r) {
       CHECK(ncclCommDestroy(comms[r]) == ncclSuccess);
       CHECK(device_free(memory[r]).ok());
-      CHECK(gpu.destroy_stream(streams[r]).ok());
+      CHECK(gpu->destroy_stream(streams[r]).ok());
     }
+    CHECK(gpu->alive() == 0);
   }
 
   /// Calls on every rank at the same time.
@@ -56,7 +61,7 @@ struct WindowedRanks {
 
   /// On how many ranks kernels have told their peers where the buffer is.
   int sum() {
-    gpu.forget_told();
+    gpu->forget_told();
     for (int r = 0; r < kRanks; ++r) {
       const std::vector<int32_t> values(kCount, r + 1);
       std::memcpy(memory[r], values.data(), kBytes);
@@ -66,126 +71,101 @@ struct WindowedRanks {
     });
     int told = 0;
     for (int r = 0; r < kRanks; ++r) {
-      gpu.drain(streams[r]);
+      gpu->drain(streams[r]);
       std::vector<int32_t> found(kCount);
       std::memcpy(found.data(), memory[r], kBytes);
       CHECK((found == std::vector<int32_t>(kCount, 3)));
       ncclResult_t error = ncclInternalError;
       CHECK(ncclCommGetAsyncError(comms[r], &error) == ncclSuccess);
       CHECK(error == ncclSuccess);
-      told += static_cast<int>(gpu.told().count(memory[r]));
+      told += static_cast<int>(gpu->told().count(memory[r]));
     }
     return told;
   }
 
-  FakeGpu& gpu;
+  /// Windows of these buffers, on every rank at the same time.
+  void register_windows(void* const (&buffers)[kRanks]) {
+    on_every_rank([&](int r) {
+      return ncclCommWindowRegister(comms[r], buffers[r], kBytes, &windows[r], 0);
+    });
+  }
+  void register_windows() { register_windows({memory[0], memory[1]}); }
 };
 
 TEST_CASE("A window on GPUs is read in place by ranks of other processes, while it is registered") {
-  const auto gpu = make_gpu();
-  {
-    const Installed installed(gpu);
-    WindowedRanks ranks(*gpu);
-    CHECK(ranks.sum() == 0);
-    ncclWindow_t windows[kRanks] = {};
-    ranks.on_every_rank([&](int r) {
-      return ncclCommWindowRegister(ranks.comms[r], ranks.memory[r], kBytes, &windows[r], 0);
-    });
-    CHECK(ranks.sum() == kRanks);
-    for (int r = 0; r < kRanks; ++r) {
-      void* buffer = nullptr;
-      CHECK(ncclWinGetUserPtr(ranks.comms[r], windows[r], &buffer) == ncclSuccess);
-      CHECK(buffer == ranks.memory[r]);
-    }
-    ranks.on_every_rank(
-        [&](int r) { return ncclCommWindowDeregister(ranks.comms[r], windows[r]); });
-    CHECK(ranks.sum() == 0);
-    // One rank at a time, which therefore cannot be for kernels of others.
-    for (int r = 0; r < kRanks; ++r) {
-      void* handle = nullptr;
-      REQUIRE(ncclCommRegister(ranks.comms[r], ranks.memory[r], kBytes, &handle) == ncclSuccess);
-      CHECK(ranks.sum() == 0);
-      REQUIRE(ncclCommDeregister(ranks.comms[r], handle) == ncclSuccess);
-      CHECK(ncclCommDeregister(ranks.comms[r], handle) == ncclInvalidArgument);
-    }
+  WindowedRanks ranks;
+  CHECK(ranks.sum() == 0);
+  ranks.register_windows();
+  CHECK(ranks.sum() == kRanks);
+  for (int r = 0; r < kRanks; ++r) {
+    void* buffer = nullptr;
+    CHECK(ncclWinGetUserPtr(ranks.comms[r], ranks.windows[r], &buffer) == ncclSuccess);
+    CHECK(buffer == ranks.memory[r]);
   }
-  CHECK(gpu->alive() == 0);
+  ranks.on_every_rank(
+      [&](int r) { return ncclCommWindowDeregister(ranks.comms[r], ranks.windows[r]); });
+  CHECK(ranks.sum() == 0);
+  // One rank at a time, which therefore cannot be for kernels of others.
+  for (int r = 0; r < kRanks; ++r) {
+    void* handle = nullptr;
+    REQUIRE(ncclCommRegister(ranks.comms[r], ranks.memory[r], kBytes, &handle) == ncclSuccess);
+    CHECK(ranks.sum() == 0);
+    REQUIRE(ncclCommDeregister(ranks.comms[r], handle) == ncclSuccess);
+    CHECK(ncclCommDeregister(ranks.comms[r], handle) == ncclInvalidArgument);
+  }
 }
 
 TEST_CASE("A window of memory that one rank has on no GPU goes through slots on all ranks") {
-  const auto gpu = make_gpu();
-  {
-    const Installed installed(gpu);
-    WindowedRanks ranks(*gpu);
-    // Rank 1's is no device memory.
-    std::vector<std::byte> other(kBytes);
-    ncclWindow_t windows[kRanks] = {};
-    ranks.on_every_rank([&](int r) {
-      return ncclCommWindowRegister(ranks.comms[r], r == 0 ? ranks.memory[0] : other.data(), kBytes,
-                                    &windows[r], 0);
-    });
-    CHECK(ranks.sum() == 0);
-    for (int r = 0; r < kRanks; ++r) {
-      CHECK(ncclCommWindowDeregister(ranks.comms[r], windows[r]) == ncclSuccess);
-    }
+  WindowedRanks ranks;
+  std::vector<std::byte> on_host(kBytes);
+  ranks.register_windows({ranks.memory[0], on_host.data()});
+  CHECK(ranks.sum() == 0);
+  for (int r = 0; r < kRanks; ++r) {
+    CHECK(ncclCommWindowDeregister(ranks.comms[r], ranks.windows[r]) == ncclSuccess);
   }
-  CHECK(gpu->alive() == 0);
 }
 
 TEST_CASE("A window on GPUs can be given up after ncclCommFinalize") {
-  const auto gpu = make_gpu();
-  {
-    const Installed installed(gpu);
-    WindowedRanks ranks(*gpu);
-    ncclWindow_t windows[kRanks] = {};
-    ranks.on_every_rank([&](int r) {
-      return ncclCommWindowRegister(ranks.comms[r], ranks.memory[r], kBytes, &windows[r], 0);
-    });
-    CHECK(ranks.sum() == kRanks);
-    for (int r = 0; r < kRanks; ++r) {
-      REQUIRE(ncclCommFinalize(ranks.comms[r]) == ncclSuccess);
-      CHECK(ncclCommWindowDeregister(ranks.comms[r], windows[r]) == ncclSuccess);
-      CHECK(ncclCommWindowDeregister(ranks.comms[r], windows[r]) == ncclInvalidArgument);
-    }
+  WindowedRanks ranks;
+  ranks.register_windows();
+  CHECK(ranks.sum() == kRanks);
+  for (int r = 0; r < kRanks; ++r) {
+    REQUIRE(ncclCommFinalize(ranks.comms[r]) == ncclSuccess);
+    CHECK(ncclCommWindowDeregister(ranks.comms[r], ranks.windows[r]) == ncclSuccess);
+    CHECK(ncclCommWindowDeregister(ranks.comms[r], ranks.windows[r]) == ncclInvalidArgument);
   }
-  CHECK(gpu->alive() == 0);
 }
 
 TEST_CASE("ncclCommAbort on GPUs is local to a rank whose kernels have ended") {
-  const auto gpu = make_gpu();
-  {
-    const Installed installed(gpu);
-    WindowedRanks ranks(*gpu);
-    CHECK(ranks.sum() == 0);
-    const auto error_of_rank_1 = [&] {
-      ncclResult_t error = ncclInternalError;
-      CHECK(ncclCommGetAsyncError(ranks.comms[1], &error) == ncclSuccess);
-      return error;
-    };
-    const auto call = [&](int r) {
-      return ncclAllReduce(ranks.memory[r], ranks.memory[r], kCount, ncclInt32, ncclSum,
-                           ranks.comms[r], ranks.streams[r]);
-    };
-    bool had_left = true;
-    SECTION("they have") {
-      REQUIRE(ncclCommAbort(ranks.comms[0]) == ncclSuccess);
-      CHECK(error_of_rank_1() == ncclSuccess);
-      REQUIRE(call(1) == ncclSuccess);  // for which it needs rank 0
-    }
-    SECTION("one waits for rank 1") {
-      REQUIRE(call(0) == ncclSuccess);
-      REQUIRE(ncclCommAbort(ranks.comms[0]) == ncclSuccess);
-      had_left = false;
-    }
-    ranks.comms[0] = nullptr;
-    ncclResult_t error = ncclSuccess;
-    while ((error = error_of_rank_1()) == ncclSuccess) std::this_thread::yield();
-    CHECK(error == ncclRemoteError);
-    const std::string_view said = ncclGetLastError(ranks.comms[1]);
-    CHECK(said.find("rank 0") != std::string_view::npos);
-    CHECK((said.find("called ncclCommAbort") == std::string_view::npos) == had_left);
+  WindowedRanks ranks;
+  CHECK(ranks.sum() == 0);
+  const auto error_of_rank_1 = [&] {
+    ncclResult_t error = ncclInternalError;
+    CHECK(ncclCommGetAsyncError(ranks.comms[1], &error) == ncclSuccess);
+    return error;
+  };
+  const auto call = [&](int r) {
+    return ncclAllReduce(ranks.memory[r], ranks.memory[r], kCount, ncclInt32, ncclSum,
+                         ranks.comms[r], ranks.streams[r]);
+  };
+  bool had_left = true;
+  SECTION("they have") {
+    REQUIRE(ncclCommAbort(ranks.comms[0]) == ncclSuccess);
+    CHECK(error_of_rank_1() == ncclSuccess);
+    REQUIRE(call(1) == ncclSuccess);  // for which it needs rank 0
   }
-  CHECK(gpu->alive() == 0);
+  SECTION("one waits for rank 1") {
+    REQUIRE(call(0) == ncclSuccess);
+    REQUIRE(ncclCommAbort(ranks.comms[0]) == ncclSuccess);
+    had_left = false;
+  }
+  ranks.comms[0] = nullptr;
+  ncclResult_t error = ncclSuccess;
+  while ((error = error_of_rank_1()) == ncclSuccess) std::this_thread::yield();
+  CHECK(error == ncclRemoteError);
+  const std::string_view said = ncclGetLastError(ranks.comms[1]);
+  CHECK(said.find("rank 0") != std::string_view::npos);
+  CHECK((said.find("called ncclCommAbort") == std::string_view::npos) == had_left);
 }
 
 ncclResult_t create_alone(ncclComm_t* comm, int most_ctas) {

@@ -4,79 +4,60 @@
 
 enum { kCount = 1000 };
 
-static int* ints(size_t count) {
-  int* it = calloc(count, sizeof *it);
-  expect(__LINE__, it != NULL);
-  return it;
-}
-
 /* Every rank sends to the next one and receives from the one before, in one group. */
 static void ring_of_messages(World* world) {
   const int n = world->size;
-  int* out[kMostRanks];
-  int* in[kMostRanks];
+  int out[kMostRanks][kCount], in[kMostRanks][kCount];
   expect_ok(__LINE__, ncclGroupStart());
   for (int l = 0; l < world->locals; ++l) {
-    const int rank = world->ranks[l];
-    out[l] = ints(kCount);
-    in[l] = ints(kCount);
+    const int rank = world->ranks[l], next = (rank + 1) % n, before = (rank + n - 1) % n;
     for (int i = 0; i < kCount; ++i) out[l][i] = 1000 * rank + i;
-    expect_ok(__LINE__, ncclSend(out[l], kCount, ncclInt32, (rank + 1) % n, world->comms[l], NULL));
-    expect_ok(__LINE__,
-              ncclRecv(in[l], kCount, ncclInt32, (rank + n - 1) % n, world->comms[l], NULL));
+    expect_ok(__LINE__, ncclSend(out[l], kCount, ncclInt32, next, world->comms[l], NULL));
+    expect_ok(__LINE__, ncclRecv(in[l], kCount, ncclInt32, before, world->comms[l], NULL));
   }
   expect_ok(__LINE__, ncclGroupEnd());
   for (int l = 0; l < world->locals; ++l) {
     const int before = (world->ranks[l] + n - 1) % n;
     for (int i = 0; i < kCount; ++i) expect(__LINE__, in[l][i] == 1000 * before + i);
-    free(out[l]);
-    free(in[l]);
   }
 }
 
 /* All to all as nccl-tests does it, messages to oneself included; between its messages a collective. */
 static void all_to_all_by_messages(World* world) {
   const int n = world->size;
-  int* out[kMostRanks];
-  int* in[kMostRanks];
+  int out[kMostRanks][kMostRanks][kCount], in[kMostRanks][kMostRanks][kCount];
   int sum[kMostRanks], one = 1;
   expect_ok(__LINE__, ncclGroupStart());
   for (int l = 0; l < world->locals; ++l) {
-    out[l] = ints((size_t)n * kCount);
-    in[l] = ints((size_t)n * kCount);
+    ncclComm_t comm = world->comms[l];
     for (int peer = 0; peer < n; ++peer) {
       for (int i = 0; i < kCount; ++i)
-        out[l][peer * kCount + i] = 100000 * world->ranks[l] + 10000 * peer + i;
+        out[l][peer][i] = 100000 * world->ranks[l] + 10000 * peer + i;
       if (peer == n / 2)
-        expect_ok(__LINE__,
-                  ncclAllReduce(&one, &sum[l], 1, ncclInt32, ncclSum, world->comms[l], NULL));
-      expect_ok(__LINE__,
-                ncclSend(out[l] + peer * kCount, kCount, ncclInt32, peer, world->comms[l], NULL));
-      expect_ok(__LINE__,
-                ncclRecv(in[l] + peer * kCount, kCount, ncclInt32, peer, world->comms[l], NULL));
+        expect_ok(__LINE__, ncclAllReduce(&one, &sum[l], 1, ncclInt32, ncclSum, comm, NULL));
+      expect_ok(__LINE__, ncclSend(out[l][peer], kCount, ncclInt32, peer, comm, NULL));
+      expect_ok(__LINE__, ncclRecv(in[l][peer], kCount, ncclInt32, peer, comm, NULL));
     }
   }
   expect_ok(__LINE__, ncclGroupEnd());
   for (int l = 0; l < world->locals; ++l) {
-    for (int i = 0; i < n * kCount; ++i) {
-      expect(__LINE__, in[l][i] == 100000 * (i / kCount) + 10000 * world->ranks[l] + i % kCount);
+    for (int peer = 0; peer < n; ++peer) {
+      for (int i = 0; i < kCount; ++i)
+        expect(__LINE__, in[l][peer][i] == 100000 * peer + 10000 * world->ranks[l] + i);
     }
     expect(__LINE__, sum[l] == n);
-    free(out[l]);
-    free(in[l]);
   }
 }
 
 /* Blocks of different sizes: a broadcast from each rank, in one group within a group. */
 static void broadcasts_from_all(World* world) {
   const int n = world->size;
-  int* all[kMostRanks];
+  int all[kMostRanks][kMostRanks][kMostRanks] = {{{0}}};
   expect_ok(__LINE__, ncclGroupStart());
   expect_ok(__LINE__, ncclGroupStart());
   for (int l = 0; l < world->locals; ++l) {
-    all[l] = ints((size_t)n * (size_t)n);
     for (int root = 0; root < n; ++root) {
-      int* block = all[l] + root * n;
+      int* const block = all[l][root];
       if (root == world->ranks[l]) {
         for (int i = 0; i <= root; ++i) block[i] = 10 * root + i + 1;
       }
@@ -87,9 +68,10 @@ static void broadcasts_from_all(World* world) {
   expect_ok(__LINE__, ncclGroupEnd());
   expect_ok(__LINE__, ncclGroupEnd());
   for (int l = 0; l < world->locals; ++l) {
-    for (int i = 0; i < n * n; ++i)
-      expect(__LINE__, all[l][i] == (i % n <= i / n ? 10 * (i / n) + i % n + 1 : 0));
-    free(all[l]);
+    for (int root = 0; root < n; ++root) {
+      for (int i = 0; i < n; ++i)
+        expect(__LINE__, all[l][root][i] == (i <= root ? 10 * root + i + 1 : 0));
+    }
   }
 }
 
@@ -123,45 +105,42 @@ static void two_communicators(World* world) {
 /* A sum of inputs times 3, in every type; and times the rank + 1, which differs between ranks and is
  * written after the operator is made. */
 static void scaled_sums(World* world) {
-  for (int type = 0; type < ncclNumTypes; ++type) {
+  for (int t = 0; t < ncclNumTypes; ++t) {
+    const ncclDataType_t type = (ncclDataType_t)t, other = t == ncclInt32 ? ncclUint32 : ncclInt32;
+    const size_t bytes = size_of_type(type);
+    const long sums[2] = {3L * world->size, (long)world->size * (world->size + 1) / 2};
     ncclRedOp_t ops[kMostRanks][2];
     unsigned char scalar[8], later[kMostRanks][8], in[8], right[8], out[kMostRanks][2][8];
-    const long sum = (long)world->size * (world->size + 1) / 2;
-    put(in, (ncclDataType_t)type, 0, 1);
+    put(in, type, 0, 1);
     for (int l = 0; l < world->locals; ++l) {
-      put(scalar, (ncclDataType_t)type, 0, 3);
-      expect_ok(__LINE__, ncclRedOpCreatePreMulSum(&ops[l][0], scalar, (ncclDataType_t)type,
+      put(scalar, type, 0, 3);
+      expect_ok(__LINE__, ncclRedOpCreatePreMulSum(&ops[l][0], scalar, type,
                                                    ncclScalarHostImmediate, world->comms[l]));
-      expect_ok(__LINE__, ncclRedOpCreatePreMulSum(&ops[l][1], later[l], (ncclDataType_t)type,
-                                                   ncclScalarDevice, world->comms[l]));
-      put(scalar, (ncclDataType_t)type, 0, 0);
-      put(later[l], (ncclDataType_t)type, 0, world->ranks[l] + 1);
+      expect_ok(__LINE__, ncclRedOpCreatePreMulSum(&ops[l][1], later[l], type, ncclScalarDevice,
+                                                   world->comms[l]));
+      put(scalar, type, 0, 0);
+      put(later[l], type, 0, world->ranks[l] + 1);
       expect(__LINE__, ops[l][0] >= ncclNumOps && ops[l][0] != ops[l][1]);
     }
     for (int k = 0; k < 2; ++k) {
       steps_begin(world);
-      for (int l = 0; l < world->locals; ++l) {
-        expect_ok(__LINE__, ncclAllReduce(in, out[l][k], 1, (ncclDataType_t)type, ops[l][k],
-                                          world->comms[l], NULL));
-      }
+      for (int l = 0; l < world->locals; ++l)
+        expect_ok(__LINE__,
+                  ncclAllReduce(in, out[l][k], 1, type, ops[l][k], world->comms[l], NULL));
       steps_end(world);
     }
     for (int l = 0; l < world->locals; ++l) {
+      ncclComm_t comm = world->comms[l];
       const int is_small = type == ncclFloat8e4m3 || type == ncclFloat8e5m2;
-      if (!is_small || world->size <= 2) { /* 3 * n and the sum have at most three bits */
-        put(right, (ncclDataType_t)type, 0, 3L * world->size);
-        expect(__LINE__, memcmp(right, out[l][0], size_of_type((ncclDataType_t)type)) == 0);
-        put(right, (ncclDataType_t)type, 0, sum);
-        expect(__LINE__, memcmp(right, out[l][1], size_of_type((ncclDataType_t)type)) == 0);
+      for (int k = 0; k < 2 && (!is_small || world->size <= 2); ++k) { /* of at most three bits */
+        put(right, type, 0, sums[k]);
+        expect(__LINE__, memcmp(right, out[l][k], bytes) == 0);
       }
-      const ncclDataType_t other = type == ncclInt32 ? ncclUint32 : ncclInt32;
-      expect_error(__LINE__,
-                   ncclAllReduce(in, out[l][0], 1, other, ops[l][0], world->comms[l], NULL),
+      expect_error(__LINE__, ncclAllReduce(in, out[l][0], 1, other, ops[l][0], comm, NULL),
                    ncclInvalidArgument, "was made for");
-      expect_ok(__LINE__, ncclRedOpDestroy(ops[l][0], world->comms[l]));
-      expect_error(__LINE__, ncclRedOpDestroy(ops[l][0], world->comms[l]), ncclInvalidArgument,
-                   "no operator");
-      expect_ok(__LINE__, ncclRedOpDestroy(ops[l][1], world->comms[l]));
+      expect_ok(__LINE__, ncclRedOpDestroy(ops[l][0], comm));
+      expect_error(__LINE__, ncclRedOpDestroy(ops[l][0], comm), ncclInvalidArgument, "no operator");
+      expect_ok(__LINE__, ncclRedOpDestroy(ops[l][1], comm));
     }
   }
   int64_t much = (INT64_C(1) << 53) + 1;
@@ -174,31 +153,32 @@ static void scaled_sums(World* world) {
 
 /* Memory of the library, and pages of the caller's, which stay what they are. */
 static void registered(World* world) {
+  const size_t bytes = 1 << 20;
   for (int l = 0; l < world->locals; ++l) {
+    ncclComm_t comm = world->comms[l];
     void *handle = NULL, *again = NULL, *odd = NULL, *pointer = NULL, *memory = NULL;
     ncclWindow_t window = NULL;
     int* pages = NULL;
-    const size_t bytes = 1 << 20;
     expect(__LINE__, posix_memalign((void**)&pages, 4096, bytes) == 0);
     for (size_t i = 0; i < bytes / sizeof(int); ++i) pages[i] = (int)i;
-    expect_ok(__LINE__, ncclCommRegister(world->comms[l], pages, bytes, &handle));
-    expect_ok(__LINE__, ncclCommWindowRegister(world->comms[l], pages, bytes, &window, 1));
-    expect_ok(__LINE__, ncclCommRegister(world->comms[l], pages + 1, 40, &odd));
-    expect_ok(__LINE__, ncclWinGetUserPtr(world->comms[l], window, &pointer));
+    expect_ok(__LINE__, ncclCommRegister(comm, pages, bytes, &handle));
+    expect_ok(__LINE__, ncclCommWindowRegister(comm, pages, bytes, &window, 1));
+    expect_ok(__LINE__, ncclCommRegister(comm, pages + 1, 40, &odd));
+    expect_ok(__LINE__, ncclWinGetUserPtr(comm, window, &pointer));
     expect(__LINE__, pointer == pages && handle != (void*)window);
-    expect_ok(__LINE__, ncclCommDeregister(world->comms[l], handle));
-    expect_error(__LINE__, ncclCommDeregister(world->comms[l], handle), ncclInvalidArgument,
+    expect_ok(__LINE__, ncclCommDeregister(comm, handle));
+    expect_error(__LINE__, ncclCommDeregister(comm, handle), ncclInvalidArgument,
                  "no such registration");
-    expect_ok(__LINE__, ncclCommWindowDeregister(world->comms[l], window));
-    expect_ok(__LINE__, ncclCommDeregister(world->comms[l], odd));
-    expect_ok(__LINE__, ncclCommRegister(world->comms[l], pages, bytes, &again));
+    expect_ok(__LINE__, ncclCommWindowDeregister(comm, window));
+    expect_ok(__LINE__, ncclCommDeregister(comm, odd));
+    expect_ok(__LINE__, ncclCommRegister(comm, pages, bytes, &again));
     for (size_t i = 0; i < bytes / sizeof(int); ++i) expect(__LINE__, pages[i] == (int)i);
-    expect_ok(__LINE__, ncclCommDeregister(world->comms[l], again));
+    expect_ok(__LINE__, ncclCommDeregister(comm, again));
     free(pages);
     expect_ok(__LINE__, ncclMemAlloc(&memory, bytes));
     memset(memory, 1, bytes);
-    expect_ok(__LINE__, ncclCommRegister(world->comms[l], memory, bytes, &handle));
-    expect_ok(__LINE__, ncclCommDeregister(world->comms[l], handle));
+    expect_ok(__LINE__, ncclCommRegister(comm, memory, bytes, &handle));
+    expect_ok(__LINE__, ncclCommDeregister(comm, handle));
     expect_ok(__LINE__, ncclMemFree(memory));
     expect_error(__LINE__, ncclMemFree(&handle), ncclInvalidArgument,
                  "not a pointer of ncclMemAlloc");
@@ -259,13 +239,21 @@ static void simulated(World* world) {
                "NCCL_SIM_INFO_INITIALIZER");
 }
 
+static void expect_refused(int line, World* world, ncclCollConfig_t* config, ncclResult_t number,
+                           const char* part) {
+  int x = 1;
+  expect_error(line,
+               ncclAllReduceConfig(&x, &x, 1, ncclInt32, ncclSum, world->comms[0], NULL, config),
+               number, part);
+}
+
 static void configured_calls(World* world) {
   ncclCollConfig_t config;
   memset(&config, 0, sizeof config);
-  config = (ncclCollConfig_t){.size = sizeof config,
-                              .magic = kNcclMagic,
-                              .version = NCCL_VERSION_CODE,
-                              .forceAlgSelection = 1};
+  config.size = sizeof config;
+  config.magic = kNcclMagic;
+  config.version = NCCL_VERSION_CODE;
+  config.forceAlgSelection = 1;
   int x[kMostRanks], y[kMostRanks];
   for (int with_ring = 0; with_ring < 2; ++with_ring) {
     config.algSelection = with_ring ? "ring" : "";
@@ -280,18 +268,12 @@ static void configured_calls(World* world) {
       expect(__LINE__, y[l] == world->size * (world->size - 1) / 2);
   }
   config.algSelection = "nvls";
-  expect_error(__LINE__,
-               ncclAllReduceConfig(x, y, 1, ncclInt32, ncclSum, world->comms[0], NULL, &config),
-               ncclInvalidUsage, "'nvls'");
+  expect_refused(__LINE__, world, &config, ncclInvalidUsage, "'nvls'");
   config.algSelection = NULL;
   config.launchCompletionEvent = x;
-  expect_error(__LINE__,
-               ncclAllReduceConfig(x, y, 1, ncclInt32, ncclSum, world->comms[0], NULL, &config),
-               ncclInvalidUsage, "launchCompletionEvent");
+  expect_refused(__LINE__, world, &config, ncclInvalidUsage, "launchCompletionEvent");
   config.magic = 1;
-  expect_error(__LINE__,
-               ncclAllReduceConfig(x, y, 1, ncclInt32, ncclSum, world->comms[0], NULL, &config),
-               ncclInvalidArgument, "NCCL_COLLCONFIG_INITIALIZER");
+  expect_refused(__LINE__, world, &config, ncclInvalidArgument, "NCCL_COLLCONFIG_INITIALIZER");
 }
 
 static void body(World* world) {

@@ -68,6 +68,12 @@ static void expect_sum(int line, ncclComm_t comm, int wanted_ranks) {
   expect(line, count == wanted_ranks && sum == wanted_ranks);
 }
 
+/* A sum fails, because of what `part` names. */
+static void expect_no_sum(int line, ncclComm_t comm, ncclResult_t number, const char* part) {
+  int x = 1;
+  expect_error(line, ncclAllReduce(&x, &x, 1, ncclInt32, ncclSum, comm, NULL), number, part);
+}
+
 static void expect_rank(int line, ncclComm_t comm, int wanted) {
   int rank = -1;
   expect_ok(line, ncclCommUserRank(comm, &rank));
@@ -76,9 +82,13 @@ static void expect_rank(int line, ncclComm_t comm, int wanted) {
 
 /* ---- configs */
 
+/* Of a header that knows so many bytes: what it sets in no field, padding too, is 0x55. */
 static ncclConfig_t config_of(size_t size, unsigned version) {
   ncclConfig_t config;
-  memset(&config, 0x55, sizeof config); /* what an older header leaves in padding */
+  memset(&config, 0x55, sizeof config);
+  config.cgaClusterSize = config.minCTAs = config.maxCTAs = config.splitShare = config.shrinkShare =
+      NCCL_CONFIG_UNDEF_INT;
+  if (size < sizeof config) memset((char*)&config + size, 0x55, sizeof config - size);
   config.size = size;
   config.magic = kNcclMagic;
   config.version = version;
@@ -102,20 +112,16 @@ static void configs(void) {
   ncclComm_t comm = NULL;
   /* 2.14: only `blocking`, and four bytes of padding after it. */
   ncclConfig_t config = config_of(offsetof(ncclConfig_t, minCTAs), 21400);
+  config.cgaClusterSize = 0x55555555; /* that padding */
   expect_ok(__LINE__, init_alone(&config, &comm));
   expect_ok(__LINE__, ncclCommDestroy(comm));
-  /* 2.17: up to netName; 0x55... is no number of CTAs that may be more than the most. */
-  config = config_of(offsetof(ncclConfig_t, splitShare), 21700);
-  config.cgaClusterSize = config.minCTAs = config.maxCTAs = NCCL_CONFIG_UNDEF_INT;
+  config = config_of(offsetof(ncclConfig_t, splitShare), 21700); /* up to netName */
   expect_ok(__LINE__, init_alone(&config, &comm));
   expect_ok(__LINE__, ncclCommDestroy(comm));
   config.maxCTAs = 0;
   expect_error(__LINE__, init_alone(&config, &comm), ncclInvalidArgument, "maxCTAs is 0");
   NewerConfig newer;
   newer.known = config_of(sizeof newer, 30000);
-  newer.known.cgaClusterSize = newer.known.minCTAs = newer.known.maxCTAs = newer.known.splitShare =
-      NCCL_CONFIG_UNDEF_INT;
-  newer.known.shrinkShare = NCCL_CONFIG_UNDEF_INT;
   newer.known.commName = "configured";
   expect_ok(__LINE__, init_alone(&newer.known, &comm));
   expect_ok(__LINE__, ncclCommDestroy(comm));
@@ -133,8 +139,6 @@ static void not_blocking(void) {
   ncclComm_t comms[2] = {NULL, NULL};
   ncclResult_t state = ncclInProgress;
   ncclConfig_t config = config_of(offsetof(ncclConfig_t, collnetEnable), 22500);
-  config.cgaClusterSize = config.minCTAs = config.maxCTAs = config.splitShare =
-      NCCL_CONFIG_UNDEF_INT;
   config.commName = "names of ranks need not agree";
   config.blocking = 0;
   expect_ok(__LINE__, ncclGetUniqueId(&id));
@@ -142,9 +146,8 @@ static void not_blocking(void) {
   expect(__LINE__, ncclCommInitRankConfig(&comms[0], 2, id, 0, &config) == ncclInProgress);
   expect_ok(__LINE__, ncclCommGetAsyncError(comms[0], &state));
   expect(__LINE__, state == ncclInProgress);
-  int x = 1, y = 0, count = 0;
-  expect_error(__LINE__, ncclAllReduce(&x, &y, 1, ncclInt32, ncclSum, comms[0], NULL),
-               ncclInvalidArgument, "still being created");
+  int count = 0;
+  expect_no_sum(__LINE__, comms[0], ncclInvalidArgument, "still being created");
   expect_error(__LINE__, ncclCommCount(comms[0], &count), ncclInvalidArgument,
                "still being created");
   config.commName = "other";
@@ -192,9 +195,7 @@ static void inits_in_a_group(void) {
   }
   for (int rank = 0; rank < kRanks; ++rank) {
     expect_ok(__LINE__, ncclCommFinalize(comms[rank]));
-    int x = 1;
-    expect_error(__LINE__, ncclAllReduce(&x, &x, 1, ncclInt32, ncclSum, comms[rank], NULL),
-                 ncclInvalidUsage, "finalized");
+    expect_no_sum(__LINE__, comms[rank], ncclInvalidUsage, "finalized");
     expect_ok(__LINE__, ncclCommDestroy(comms[rank]));
     expect_error(__LINE__, ncclCommDestroy(comms[rank]), ncclInvalidArgument,
                  "no such communicator");
@@ -275,8 +276,6 @@ static void splits(int rank) {
   ncclComm_t comm = join(rank, kRanks), part = NULL;
   /* The highest ranks first, without rank 1. */
   ncclConfig_t config = config_of(offsetof(ncclConfig_t, collnetEnable), 22500);
-  config.cgaClusterSize = config.minCTAs = config.maxCTAs = config.splitShare =
-      NCCL_CONFIG_UNDEF_INT;
   config.commName = rank == 0 ? "one name" : "another";
   expect_ok(__LINE__,
             ncclCommSplit(comm, rank == 1 ? NCCL_SPLIT_NOCOLOR : 0, -rank, &part, &config));
@@ -292,20 +291,27 @@ static void splits(int rank) {
   expect_ok(__LINE__, ncclCommDestroy(comm));
 }
 
+/* The communicator of ranks 0 and 2. */
+static ncclComm_t without_rank_1(ncclComm_t comm, int rank, int flags) {
+  ncclComm_t left = NULL;
+  int excluded[1] = {1};
+  expect_ok(__LINE__, ncclCommShrink(comm, excluded, 1, &left, NULL, flags));
+  expect_rank(__LINE__, left, rank / 2);
+  expect_sum(__LINE__, left, 2);
+  return left;
+}
+
 static void shrinks_and_grows(int rank) {
   ncclComm_t comm = join(rank, kRanks), left = NULL, grown = NULL;
-  int excluded[1] = {1}, itself[1] = {rank};
+  int itself[1] = {rank};
   expect_error(__LINE__, ncclCommShrink(comm, itself, 1, &left, NULL, NCCL_SHRINK_DEFAULT),
                ncclInvalidArgument, "excludes itself");
-  if (rank != 1) {
-    expect_ok(__LINE__, ncclCommShrink(comm, excluded, 1, &left, NULL, NCCL_SHRINK_DEFAULT));
-    expect_rank(__LINE__, left, rank / 2);
-    expect_sum(__LINE__, left, 2);
-  }
   /* Rank 1 joins again as the last one; rank 2, not the lowest, brings the id. */
-  if (rank != 1)
+  if (rank != 1) {
+    left = without_rank_1(comm, rank, NCCL_SHRINK_DEFAULT);
     expect_error(__LINE__, ncclCommGrow(left, kRanks, NULL, -1, &grown, NULL), ncclInvalidArgument,
                  "the unique id is empty");
+  }
   if (rank == 2) {
     expect_ok(__LINE__, ncclCommGetUniqueId(left, &shared->second_id));
     announce(5);
@@ -338,8 +344,7 @@ static void* watch(void* unused) {
 }
 
 static void killed(int rank) {
-  ncclComm_t comm = join(rank, kRanks), left = NULL;
-  int x = 1, excluded[1] = {1};
+  ncclComm_t comm = join(rank, kRanks);
   pthread_t thread;
   expect_sum(__LINE__, comm, kRanks);
   if (rank == 1) {
@@ -351,36 +356,26 @@ static void killed(int rank) {
   if (rank == 0) announce(0);
   await(0);
   const double begun_s = now_s();
-  expect_error(__LINE__, ncclAllReduce(&x, &x, 1, ncclInt32, ncclSum, comm, NULL), ncclRemoteError,
-               "rank 1");
+  expect_no_sum(__LINE__, comm, ncclRemoteError, "rank 1");
   expect(__LINE__, now_s() - begun_s < 20);
   if (rank == 0) pthread_join(thread, NULL);
-  expect_error(__LINE__, ncclAllReduce(&x, &x, 1, ncclInt32, ncclSum, comm, NULL), ncclRemoteError,
-               "rank 1");
-  expect_ok(__LINE__, ncclCommShrink(comm, excluded, 1, &left, NULL, NCCL_SHRINK_ABORT));
-  expect_rank(__LINE__, left, rank / 2);
-  expect_sum(__LINE__, left, 2);
-  expect_ok(__LINE__, ncclCommDestroy(left));
+  expect_no_sum(__LINE__, comm, ncclRemoteError, "rank 1");
+  expect_ok(__LINE__, ncclCommDestroy(without_rank_1(comm, rank, NCCL_SHRINK_ABORT)));
   expect_ok(__LINE__, ncclCommAbort(comm));
 }
 
 /* Rank 1 is killed. One of the others shrinks before anybody has noticed, the other one notices first. */
 static void killed_before_a_shrink(int rank, int first) {
-  ncclComm_t comm = join(rank, kRanks), left = NULL;
-  int x = 1, excluded[1] = {1};
+  ncclComm_t comm = join(rank, kRanks);
   expect_sum(__LINE__, comm, kRanks);
   if (rank == 1) kill(getpid(), SIGKILL);
   if (rank == first) {
     announce(first);
   } else {
     await(first);
-    expect_error(__LINE__, ncclAllReduce(&x, &x, 1, ncclInt32, ncclSum, comm, NULL),
-                 ncclRemoteError, "rank 1");
+    expect_no_sum(__LINE__, comm, ncclRemoteError, "rank 1");
   }
-  expect_ok(__LINE__, ncclCommShrink(comm, excluded, 1, &left, NULL, NCCL_SHRINK_DEFAULT));
-  expect_rank(__LINE__, left, rank / 2);
-  expect_sum(__LINE__, left, 2);
-  expect_ok(__LINE__, ncclCommDestroy(left));
+  expect_ok(__LINE__, ncclCommDestroy(without_rank_1(comm, rank, NCCL_SHRINK_DEFAULT)));
   expect_ok(__LINE__, ncclCommAbort(comm));
 }
 
@@ -390,7 +385,6 @@ static void killed_lowest_notices_first(int rank) { killed_before_a_shrink(rank,
 /* Rank 0 is in no call and leaves; the others, which wait for it, learn who left. */
 static void abort_beside_waiting(int rank) {
   ncclComm_t comm = join(rank, kRanks);
-  int x = 1;
   expect_sum(__LINE__, comm, kRanks);
   if (rank == 0) {
     await(1);
@@ -399,8 +393,7 @@ static void abort_beside_waiting(int rank) {
     return;
   }
   announce(rank);
-  expect_error(__LINE__, ncclAllReduce(&x, &x, 1, ncclInt32, ncclSum, comm, NULL), ncclRemoteError,
-               "rank 0");
+  expect_no_sum(__LINE__, comm, ncclRemoteError, "rank 0");
   expect_ok(__LINE__, ncclCommDestroy(comm));
 }
 
@@ -442,20 +435,16 @@ static void disagree(int rank) {
 static void revokes(int rank) {
   ncclComm_t comm = join(rank, kRanks), same = NULL;
   ncclResult_t state = ncclInProgress;
-  int x = 1;
   expect_sum(__LINE__, comm, kRanks);
   announce(rank); /* a revocation also ends a call that is not over on every rank */
   for (int other = 1; rank == 0 && other < kRanks; ++other) await(other);
-  if (rank != 0)
-    expect_error(__LINE__, ncclAllReduce(&x, &x, 1, ncclInt32, ncclSum, comm, NULL),
-                 ncclRemoteError, "ncclCommRevoke");
+  if (rank != 0) expect_no_sum(__LINE__, comm, ncclRemoteError, "ncclCommRevoke");
   expect_error(__LINE__, ncclCommRevoke(comm, 1), ncclInvalidArgument, "flags");
   expect_ok(__LINE__, ncclCommRevoke(comm, 0));
   expect_ok(__LINE__, ncclCommGetAsyncError(comm, &state));
   expect(__LINE__, state == ncclSuccess);
   expect_error(__LINE__, ncclCommFinalize(comm), ncclInvalidUsage, "revoked");
-  expect_error(__LINE__, ncclAllReduce(&x, &x, 1, ncclInt32, ncclSum, comm, NULL), ncclRemoteError,
-               "ncclCommRevoke");
+  expect_no_sum(__LINE__, comm, ncclRemoteError, "ncclCommRevoke");
   expect_ok(__LINE__, ncclCommSplit(comm, 0, rank, &same, NULL));
   expect_sum(__LINE__, same, kRanks);
   expect_ok(__LINE__, ncclCommDestroy(same));

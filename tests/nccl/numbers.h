@@ -1,6 +1,8 @@
 /* Small whole numbers in every type of NCCL, so that one table of expected results serves all. C99. */
 #pragma once
 
+#include <string.h>
+
 #include "nccl/abi.h"
 
 static inline size_t size_of_type(ncclDataType_t type) {
@@ -9,56 +11,23 @@ static inline size_t size_of_type(ncclDataType_t type) {
 }
 
 /* A number of at most `mantissa` + 1 significant bits, as a float of 1 + exponent + mantissa bits. */
-static inline unsigned small_float_bits(long value, int exponent, int mantissa) {
-  unsigned sign = value < 0 ? 1U : 0U, power = 0;
-  unsigned long size = (unsigned long)(value < 0 ? -value : value);
+static inline uint64_t float_bits(long value, int exponent, int mantissa) {
+  const uint64_t sign = value < 0 ? 1 : 0, size = (uint64_t)(value < 0 ? -value : value);
   if (size == 0) return 0;
+  int power = 0;
   while (size >> (power + 1) != 0) ++power;
-  const unsigned long fraction = power <= (unsigned)mantissa
-                                     ? (size << ((unsigned)mantissa - power)) - (1UL << mantissa)
-                                     : (size >> (power - (unsigned)mantissa)) - (1UL << mantissa);
-  const unsigned bias = (1U << (exponent - 1)) - 1;
-  return sign << (exponent + mantissa) | (power + bias) << mantissa | (unsigned)fraction;
+  const uint64_t significant =
+      power <= mantissa ? size << (mantissa - power) : size >> (power - mantissa);
+  const uint64_t bias = (UINT64_C(1) << (exponent - 1)) - 1;
+  return sign << (exponent + mantissa) | ((uint64_t)power + bias) << mantissa |
+         (significant - (UINT64_C(1) << mantissa));
 }
 
-/* Writes element `index` of an array of that type. */
+/* Writes element `index` of an array of that type, on a little-endian machine. */
 static inline void put(void* array, ncclDataType_t type, size_t index, long value) {
-  switch (type) {
-    case ncclInt8:
-      ((int8_t*)array)[index] = (int8_t)value;
-      break;
-    case ncclUint8:
-      ((uint8_t*)array)[index] = (uint8_t)value;
-      break;
-    case ncclInt32:
-      ((int32_t*)array)[index] = (int32_t)value;
-      break;
-    case ncclUint32:
-      ((uint32_t*)array)[index] = (uint32_t)value;
-      break;
-    case ncclInt64:
-      ((int64_t*)array)[index] = value;
-      break;
-    case ncclUint64:
-      ((uint64_t*)array)[index] = (uint64_t)value;
-      break;
-    case ncclFloat32:
-      ((float*)array)[index] = (float)value;
-      break;
-    case ncclFloat64:
-      ((double*)array)[index] = (double)value;
-      break;
-    case ncclFloat16:
-      ((uint16_t*)array)[index] = (uint16_t)small_float_bits(value, 5, 10);
-      break;
-    case ncclBfloat16:
-      ((uint16_t*)array)[index] = (uint16_t)small_float_bits(value, 8, 7);
-      break;
-    case ncclFloat8e4m3:
-      ((uint8_t*)array)[index] = (uint8_t)small_float_bits(value, 4, 3);
-      break;
-    default:
-      ((uint8_t*)array)[index] = (uint8_t)small_float_bits(value, 5, 2);
-      break;
-  }
+  static const int exponents[] = {0, 0, 0, 0, 0, 0, 5, 8, 11, 8, 4, 5}; /* 0: whole numbers */
+  static const int mantissas[] = {0, 0, 0, 0, 0, 0, 10, 23, 52, 7, 3, 2};
+  const uint64_t bits =
+      exponents[type] == 0 ? (uint64_t)value : float_bits(value, exponents[type], mantissas[type]);
+  memcpy((unsigned char*)array + index * size_of_type(type), &bits, size_of_type(type));
 }

@@ -1,8 +1,9 @@
-/* The ranks that a test program drives, in one of three ways:
- *   PROGRAM               one rank, of those that rondo-run started
- *   PROGRAM threads N     N threads, a rank each (ncclCommInitRank)
- *   PROGRAM one N         N ranks of one thread (ncclCommInitAll, every step in a group)
- * Any failure ends the program with a sentence. C99. */
+/* The ranks that a test program drives:
+ *   PROGRAM [THREADS LOCALS]
+ * so many threads in each process that rondo-run started, or in this one, which drive so many ranks each: 1 and 1 unless given.
+ * A thread with several ranks has every step in a group. Communicators come from ncclCommInitRank in the rank's thread,
+ * from ncclCommInitAll where one thread drives all ranks, or from a group of the main thread's.
+ * Any failure ends the program with a message. C99. */
 #pragma once
 
 #include <pthread.h>
@@ -66,12 +67,12 @@ static inline int from_environment(const char* name) {
   return text == NULL ? -1 : atoi(text);
 }
 
-/* Rank 0 leaves the id in a file that is named after the process which started all. */
-static inline ncclUniqueId id_of_launch(int rank) {
+/* Process 0 leaves the id in a file that is named after the process which started all. */
+static inline ncclUniqueId id_of_launch(int process) {
   char path[64], made[80];
   ncclUniqueId id;
   snprintf(path, sizeof path, "/tmp/rondo-nccl-test-%d", (int)getppid());
-  if (rank == 0) {
+  if (process == 0) {
     expect_ok(__LINE__, ncclGetUniqueId(&id));
     snprintf(made, sizeof made, "%s.made", path);
     FILE* file = fopen(made, "wb");
@@ -81,12 +82,12 @@ static inline ncclUniqueId id_of_launch(int rank) {
   }
   const double limit_s = now_s() + kLimitSeconds;
   FILE* file;
-  while ((file = fopen(path, "rb")) == NULL) pause_until(limit_s, "rank 0 leaves no id");
+  while ((file = fopen(path, "rb")) == NULL) pause_until(limit_s, "process 0 leaves no id");
   expect(__LINE__, fread(&id, sizeof id, 1, file) == 1 && fclose(file) == 0);
   return id;
 }
 
-/* By rank 0, after all have met. */
+/* By process 0, after all have met. */
 static inline void forget_id_of_launch(void) {
   char path[64];
   snprintf(path, sizeof path, "/tmp/rondo-nccl-test-%d", (int)getppid());
@@ -105,55 +106,52 @@ struct Thread {
 static inline void* run_thread(void* argument) {
   struct Thread* thread = argument;
   World* world = &thread->world;
-  expect_ok(__LINE__, ncclCommInitRank(&world->comms[0], world->size, thread->id, world->ranks[0]));
+  if (world->comms[0] == NULL)
+    expect_ok(__LINE__,
+              ncclCommInitRank(&world->comms[0], world->size, thread->id, world->ranks[0]));
   thread->body(world);
-  expect_ok(__LINE__, ncclCommDestroy(world->comms[0]));
+  for (int l = 0; l < world->locals; ++l) expect_ok(__LINE__, ncclCommDestroy(world->comms[l]));
   return NULL;
 }
 
-static inline void run_threads(int size, Body body) {
-  static struct Thread threads[kMostRanks];
-  expect_ok(__LINE__, ncclGetUniqueId(&threads[0].id));
-  for (int rank = 0; rank < size; ++rank) {
-    threads[rank].world = (World){size, 1, {rank}, {NULL}};
-    threads[rank].id = threads[0].id;
-    threads[rank].body = body;
-    expect(__LINE__, pthread_create(&threads[rank].thread, NULL, run_thread, &threads[rank]) == 0);
+/* Those of the process's threads, in one group. */
+static inline void create_in_group(struct Thread* threads, int count) {
+  expect_ok(__LINE__, ncclGroupStart());
+  for (int t = 0; t < count; ++t) {
+    World* world = &threads[t].world;
+    for (int l = 0; l < world->locals; ++l)
+      expect_ok(__LINE__,
+                ncclCommInitRank(&world->comms[l], world->size, threads[t].id, world->ranks[l]));
   }
-  for (int rank = 0; rank < size; ++rank) pthread_join(threads[rank].thread, NULL);
-}
-
-static inline void run_one(int size, Body body) {
-  World world = {size, size, {0}, {NULL}};
-  for (int rank = 0; rank < size; ++rank) world.ranks[rank] = rank;
-  expect_ok(__LINE__, ncclCommInitAll(world.comms, size, NULL));
-  body(&world);
-  for (int rank = 0; rank < size; ++rank) expect_ok(__LINE__, ncclCommDestroy(world.comms[rank]));
-}
-
-static inline void run_process(Body body) {
-  World world = {from_environment("WORLD_SIZE"), 1, {from_environment("RANK")}, {NULL}};
-  expect(__LINE__, world.size >= 1 && world.size <= kMostRanks && world.ranks[0] >= 0);
-  const ncclUniqueId id = id_of_launch(world.ranks[0]);
-  expect_ok(__LINE__, ncclCommInitRank(&world.comms[0], world.size, id, world.ranks[0]));
-  if (world.ranks[0] == 0) forget_id_of_launch();
-  body(&world);
-  expect_ok(__LINE__, ncclCommDestroy(world.comms[0]));
+  expect_ok(__LINE__, ncclGroupEnd());
 }
 
 static inline int run(int argc, char** argv, Body body) {
+  static struct Thread threads[kMostRanks];
+  const int launched = getenv("WORLD_SIZE") != NULL;
+  const int processes = launched ? from_environment("WORLD_SIZE") : 1;
+  const int process = launched ? from_environment("RANK") : 0;
+  const int count = argc == 3 ? atoi(argv[1]) : 1, locals = argc == 3 ? atoi(argv[2]) : 1;
+  const int size = processes * count * locals;
   alarm(kLimitSeconds);
   setenv("RONDO_NCCL_HOST", "1", 1);
-  const int size = argc == 3 ? atoi(argv[2]) : 0;
-  expect(__LINE__, size <= kMostRanks);
-  if (argc == 1) {
-    run_process(body);
-  } else if (argc == 3 && strcmp(argv[1], "threads") == 0) {
-    run_threads(size, body);
-  } else {
-    expect(__LINE__, argc == 3 && strcmp(argv[1], "one") == 0);
-    run_one(size, body);
+  expect(__LINE__, (argc == 1 || argc == 3) && size >= 1 && size <= kMostRanks && process >= 0);
+  ncclUniqueId id;
+  if (launched) id = id_of_launch(process);
+  if (!launched) expect_ok(__LINE__, ncclGetUniqueId(&id));
+  for (int t = 0; t < count; ++t) {
+    threads[t] = (struct Thread){.world = {.size = size, .locals = locals}, .id = id, .body = body};
+    for (int l = 0; l < locals; ++l) threads[t].world.ranks[l] = (process * count + t) * locals + l;
   }
+  if (locals == size && !launched) {
+    expect_ok(__LINE__, ncclCommInitAll(threads[0].world.comms, size, NULL));
+  } else if (locals > 1) {
+    create_in_group(threads, count);
+  }
+  for (int t = 0; t < count; ++t)
+    expect(__LINE__, pthread_create(&threads[t].thread, NULL, run_thread, &threads[t]) == 0);
+  for (int t = 0; t < count; ++t) pthread_join(threads[t].thread, NULL);
+  if (launched && process == 0) forget_id_of_launch();
   puts("all right");
   return 0;
 }
