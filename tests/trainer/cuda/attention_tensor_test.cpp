@@ -1,27 +1,12 @@
 // Attention on tensor cores, walked on the host, and the fragments that it is made of.
-#include "tests/trainer/cuda/values.hpp"
-#include "trainer/layers/cuda/attention_tensor_backward.hpp"
-#include "trainer/layers/host/attention.hpp"
+#include "tests/trainer/cuda/attention_rig.hpp"
 
 namespace rondo::trainer::cuda_attention_tensor_test {
 
-using cuda::AttentionSide;
-using cuda::BFloat16Bits;
-using cuda::Float16Bits;
-using cuda::testing::as;
-using cuda::testing::check_close;
-using cuda::testing::in_every_order;
-using cuda::testing::noise;
-using cuda::testing::Order;
-using cuda::testing::unit;
-using cuda::testing::Values;
-using cuda::testing::walk;
-using cuda::testing::wide;
+using namespace cuda;           // NOLINT: this file is about it
+using namespace cuda::testing;  // NOLINT: its rig
 
 namespace {
-
-constexpr size_t kLayer = 7;  // of the random numbers
-const double kUnit = unit<BFloat16Bits>();
 
 /// d[16 x 8] += a[16 x 16] b[16 x 8] by one warp. Where an element lies in a fragment is as the PTX
 /// ISA has it, "Matrix Fragments for mma.m16n8k16 with floating point type": element i of a thread's
@@ -31,8 +16,8 @@ struct MmaKernel {
   const Bits* a;
   const Bits* b;
   float* d;
-  static constexpr uint32_t kThreads = cuda::kWarp;
-  cuda::Grid grid() const { return {}; }
+  static constexpr uint32_t kThreads = kWarp;
+  Grid grid() const { return {}; }
   size_t shared_bytes() const { return 0; }
   template <class Block>
   void run(Block& block) const {
@@ -68,8 +53,8 @@ struct FragmentsKernel {
   const Bits* a;
   const Bits* b;
   float* products;  // [3 x 16 x 16]
-  static constexpr uint32_t kThreads = cuda::kWarp, kStride = cuda::kTileStride<32>;
-  cuda::Grid grid() const { return {}; }
+  static constexpr uint32_t kThreads = kWarp, kStride = kTileStride<32>;
+  Grid grid() const { return {}; }
   size_t shared_bytes() const { return 32 * kStride * sizeof(Bits); }
   template <class Block>
   void run(Block& block) const {
@@ -80,15 +65,15 @@ struct FragmentsKernel {
     block.copy_async(right + row * kStride + column, b + row * 16 + column, true);
     block.wait_copies();
     block.sync();
-    cuda::Fragment of_a, of_b, of_b_rows, of_product;
-    cuda::load_left<kStride>(block, left, of_a);
-    cuda::load_right<kStride>(block, right, of_b);
-    cuda::load_right_of_rows<kStride>(block, right, of_b_rows);
-    cuda::Sums sums[3][2] = {};
-    cuda::multiply_fragments<Bits>(block, of_a, of_b, sums[0][0], sums[0][1]);
-    cuda::multiply_fragments<Bits>(block, of_a, of_b_rows, sums[1][0], sums[1][1]);
-    cuda::round_to_left<Bits>(sums[0][0], sums[0][1], of_product);
-    cuda::multiply_fragments<Bits>(block, of_product, of_b, sums[2][0], sums[2][1]);
+    Fragment of_a, of_b, of_b_rows, of_product;
+    load_left<kStride>(block, left, of_a);
+    load_right<kStride>(block, right, of_b);
+    load_right_of_rows<kStride>(block, right, of_b_rows);
+    Sums sums[3][2] = {};
+    multiply_fragments<Bits>(block, of_a, of_b, sums[0][0], sums[0][1]);
+    multiply_fragments<Bits>(block, of_a, of_b_rows, sums[1][0], sums[1][1]);
+    round_to_left<Bits>(sums[0][0], sums[0][1], of_product);
+    multiply_fragments<Bits>(block, of_product, of_b, sums[2][0], sums[2][1]);
     for (uint32_t i = 0; i < 3 * 8; ++i) {
       const uint32_t e = i % 4, to_row = block.thread() / 4 + e / 2 * 8;
       products[i / 8 * 256 + to_row * 16 + i / 4 % 2 * 8 + block.thread() % 4 * 2 + e % 2] =
@@ -116,101 +101,18 @@ Values product(const Values& a, const Values& b, size_t columns, bool transposed
   return sums;
 }
 
-/// Attention with everything that it reads and writes.
-template <class Bits>
-struct Attention {
-  AttentionShape shape;
-  std::vector<uint64_t> keys;
-  double probability;
-  std::vector<Bits> qkv, y, dy, dqkv;
-  std::vector<float> sums, products;
-
-  Attention(size_t samples, size_t context, size_t heads, size_t size, double dropped)
-      : shape{samples, context, heads, heads * size},
-        probability(dropped),
-        qkv(as<Bits>(noise(samples * context * 3 * shape.width, 1, 2))),
-        y(samples * context * shape.width),
-        dy(as<Bits>(noise(y.size(), 2))),
-        dqkv(qkv.size()),
-        sums(samples * heads * context),
-        products(sums.size()) {
-    for (size_t s = 0; s < samples; ++s) keys.push_back(mix(s));
-  }
-  trainer::Dropout dropout() const {
-    return {.probability = probability,
-            .keys = probability > 0 ? keys.data() : nullptr,
-            .layer = kLayer};
-  }
-  template <class Kernel>
-  void forward(Order order = Order::kForwards) {
-    walk(Kernel{shape, cuda::DropoutFactors::of(dropout()), qkv.data(), sums.data(), y.data()},
-         order);
-  }
-  template <class Kernel>
-  void backward(Order order = Order::kForwards) {
-    walk(Kernel{shape, cuda::DropoutFactors::of(dropout()), qkv.data(), y.data(), dy.data(),
-                sums.data(), dqkv.data()},
-         order);
-  }
-  template <int kSize>
-  void tensor_backward(Order order = Order::kForwards) {
-    probability > 0 ? tensor_backward_of<kSize, true>(order)
-                    : tensor_backward_of<kSize, false>(order);
-  }
-
- private:
-  template <int kSize, bool kDrops>
-  void tensor_backward_of(Order order) {
-    tensor_backward_of<kSize, kDrops, AttentionSide::kQueries>(order);
-    tensor_backward_of<kSize, kDrops, AttentionSide::kKeys>(order);
-  }
-  template <int kSize, bool kDrops, AttentionSide kSide>
-  void tensor_backward_of(Order order) {
-    walk(
-        cuda::TensorAttentionBackwardKernel<kSize, Bits, kSide, kDrops>{
-            shape, cuda::DropoutFactors::of(dropout()), qkv.data(), y.data(), dy.data(),
-            sums.data(), products.data(), dqkv.data()},
-        order);
-  }
-};
-
-template <int kSize>
-using TensorForward = cuda::TensorAttentionForwardKernel<kSize, BFloat16Bits>;
-template <int kSize>
-using ScalarForward = cuda::AttentionForwardKernel<BFloat16Bits, kSize>;
-template <int kSize>
-using ScalarBackward = cuda::AttentionBackwardKernel<BFloat16Bits, kSize>;
-
 template <int kSize, class Bits = BFloat16Bits>
 void compare_with_host(size_t samples, size_t context, size_t heads, double probability) {
   INFO("context " << context << ", " << heads << " heads of " << kSize << ", dropout "
                   << probability);
   Attention<Bits> device(samples, context, heads, kSize, probability);
-  Values probabilities(samples * heads * probabilities_per_head(context));
-  Values scratch(attention_scratch(device.shape)), y(device.y.size());
-  const Values qkv = wide(device.qkv);
-  attention_forward<double>({.shape = device.shape,
-                             .dropout = device.dropout(),
-                             .qkv = qkv.data(),
-                             .probabilities = probabilities.data(),
-                             .scratch = scratch.data(),
-                             .y = y.data()});
-  device.template forward<cuda::TensorAttentionForwardKernel<kSize, Bits>>();
+  const AttentionOnHost host(device);
+  device.template tensor_forward<kSize>();
   // Probabilities are rounded, and so is their sum with values of up to 2.
-  check_close(wide(device.y), y, 2 * unit<Bits>());
-
-  Values dqkv(device.qkv.size());
-  const Values dy = wide(device.dy);
-  attention_backward<double>({.shape = device.shape,
-                              .dropout = device.dropout(),
-                              .qkv = qkv.data(),
-                              .probabilities = probabilities.data(),
-                              .dy = dy.data(),
-                              .scratch = scratch.data(),
-                              .dqkv = dqkv.data()});
+  check_close(device.y, host.y, 2 * unit<Bits>());
   device.template tensor_backward<kSize>();
   // Sums over the context, of rounded probabilities and gradients of scores.
-  check_close(wide(device.dqkv), dqkv, 2 * unit<Bits>() * std::sqrt(static_cast<double>(context)));
+  check_close(device.dqkv, host.dqkv, 2 * unit<Bits>() * std::sqrt(static_cast<double>(context)));
 }
 
 }  // namespace
@@ -262,46 +164,27 @@ TEST_CASE("cuda attention on tensor cores: as the host's, at the edges of tiles"
   compare_with_host<32, Float16Bits>(1, 17, 3, 0);
 }
 
-TEST_CASE("cuda attention on tensor cores: the same random decisions as the scalar kernels") {
-  Attention<BFloat16Bits> tensor(2, 70, 3, 64, 0.5), scalar = tensor;
-  tensor.forward<TensorForward<64>>();
-  scalar.forward<ScalarForward<64>>();
-  check_close(wide(tensor.y), wide(scalar.y), 3 * kUnit);
-  check_close(wide(tensor.sums), wide(scalar.sums), 1e-5);
-  scalar.y = tensor.y;
-  scalar.sums = tensor.sums;
-  tensor.tensor_backward<64>();
-  scalar.backward<ScalarBackward<64>>();
-  check_close(wide(tensor.dqkv), wide(scalar.dqkv), 8 * kUnit);
-}
-
 TEST_CASE("cuda attention on tensor cores: no order of a block's threads changes a bit") {
   for (const double probability : {0.0, 0.1}) {
-    const auto run = [&](Order order) {
+    in_every_order<BFloat16Bits>([&](Order order) {
       Attention<BFloat16Bits> device(1, 150, 1, 64, probability);
-      device.forward<TensorForward<64>>(order);
+      device.tensor_forward<64>(order);
       device.tensor_backward<64>(order);
-      std::vector<BFloat16Bits> all = device.y;
-      all.insert(all.end(), device.dqkv.begin(), device.dqkv.end());
-      return all;
-    };
-    in_every_order<BFloat16Bits>(run);
+      return device.results();
+    });
   }
 }
 
 TEST_CASE("cuda attention on tensor cores: a NaN stays one, in its own row") {
-  Attention<BFloat16Bits> device(1, 40, 1, 64, 0);
-  device.qkv[35 * 3 * 64] = {0x7fc0};  // a query
-  device.forward<TensorForward<64>>();
-  const Values y = wide(device.y);
-  for (size_t i = 0; i < y.size(); ++i) REQUIRE(std::isnan(y[i]) == (i / 64 == 35));
+  check_nan_query(Attention<BFloat16Bits>(1, 40, 1, 64, 0),
+                  [](auto& device) { device.template tensor_forward<64>(); });
 }
 
 TEST_CASE("cuda attention on tensor cores: which operands it takes") {
   alignas(16) const BFloat16Bits values[16] = {};
-  CHECK(cuda::tensor_attention({1, 8, 12, 768}, {values, values + 8}));
-  CHECK_FALSE(cuda::tensor_attention({1, 8, 12, 768}, {values, values + 4}));
-  CHECK_FALSE(cuda::tensor_attention({1, 8, 4, 192}, {values}));
+  CHECK(tensor_attention({1, 8, 12, 768}, {values, values + 8}));
+  CHECK_FALSE(tensor_attention({1, 8, 12, 768}, {values, values + 4}));
+  CHECK_FALSE(tensor_attention({1, 8, 4, 192}, {values}));
 }
 
 }  // namespace rondo::trainer::cuda_attention_tensor_test

@@ -41,7 +41,6 @@ Buffer<T> noise(size_t count, uint64_t key, double size = 1) {
 
 inline double as_double(uint8_t value) { return value; }
 inline double as_double(int32_t value) { return value; }
-inline double as_double(uint64_t value) { return static_cast<double>(value); }
 inline double as_double(BFloat16Bits value) { return double{widen(value)}; }
 inline double as_double(Float16Bits value) { return double{widen(value)}; }
 inline double as_double(float value) { return double{value}; }
@@ -62,26 +61,54 @@ bool same_bits(const Buffer<T>& a, const Buffer<T>& b) {
   return std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
-/// What `make` makes of the buffers, on the host and twice on the GPU: within `bound`, and the same
-/// bits both times.
-template <class Make, class... Ts>
-void compare(const char* what, double bound, const Make& make, const Buffer<Ts>&... given) {
+/// A kernel's argument in one run of it: the memory of the run's own copy of a buffer, or the value.
+template <class T>
+T* argument(Buffer<T>& copy) {
+  return copy.data();
+}
+template <class Value>
+const Value& argument(const Value& value) {
+  return value;
+}
+
+template <class T>
+void check_runs(const Buffer<T>& host, const Buffer<T>& device, const Buffer<T>& again,
+                double bound) {
+  check_close(device, host, bound);
+  REQUIRE(same_bits(device, again));
+}
+template <class Value>
+void check_runs(const Value&, const Value&, const Value&, double) {}
+
+/// Runs the kernel that `make` makes of the arguments on the host and twice on the GPU, each time with
+/// its own copies of buffers: they are within `bound`, and the same bits both times on the GPU.
+template <class Make, class... Arguments>
+void compare_made(const char* what, double bound, const Make& make, const Arguments&... given) {
   INFO(what);
-  std::tuple<Buffer<Ts>...> host(given...), device(given...), again(given...);
-  testing::walk(std::apply(make, host));
-  for (auto* buffers : {&device, &again}) {
+  std::tuple<Arguments...> host(given...), device(given...), again(given...);
+  const auto kernel_of = [&](auto& arguments) {
+    return std::apply([&](auto&... each) { return make(argument(each)...); }, arguments);
+  };
+  testing::walk(kernel_of(host));
+  for (auto* arguments : {&device, &again}) {
     auto gpu = Device::open(0);
     REQUIRE(gpu.ok());
-    launch(**gpu, what, std::apply(make, *buffers));
+    launch(**gpu, what, kernel_of(*arguments));
     const Status done = (*gpu)->wait();
     INFO(done.message());
     REQUIRE(done.ok());
   }
   [&]<size_t... kI>(std::index_sequence<kI...>) {
-    (check_close(std::get<kI>(device), std::get<kI>(host), bound), ...);
-    REQUIRE((same_bits(std::get<kI>(device), std::get<kI>(again)) && ...));
+    (check_runs(std::get<kI>(host), std::get<kI>(device), std::get<kI>(again), bound), ...);
   }
-  (std::index_sequence_for<Ts...>{});
+  (std::index_sequence_for<Arguments...>{});
+}
+
+/// The same of a kernel whose members are the arguments.
+template <class Kernel, class... Arguments>
+void compare(const char* what, double bound, const Arguments&... members) {
+  compare_made(
+      what, bound, [](auto... each) { return Kernel{each...}; }, members...);
 }
 
 /// For `terms` roundings in float; a bfloat16 may then be rounded to the next one, which is up to

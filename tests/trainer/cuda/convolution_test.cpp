@@ -10,24 +10,13 @@
 #include <new>
 
 #include "tests/trainer/cuda/values.hpp"
-#include "tests/trainer/gradient_check.hpp"
 #include "trainer/layers/cuda/rows.hpp"
 #include "trainer/layers/host/convolution.hpp"
 
 namespace rondo::trainer::cuda_convolution_test {
 
-using cuda::BFloat16Bits;
-using cuda::Float16Bits;
-using cuda::testing::as;
-using cuda::testing::check_close;
-using cuda::testing::dot;
-using cuda::testing::in_every_order;
-using cuda::testing::noise;
-using cuda::testing::Order;
-using cuda::testing::unit;
-using cuda::testing::Values;
-using cuda::testing::walk;
-using cuda::testing::wide;
+using namespace cuda;           // NOLINT: this file is about it
+using namespace cuda::testing;  // NOLINT: its rig
 
 namespace {
 
@@ -40,7 +29,7 @@ class Fenced {
  public:
   Fenced(const std::vector<T>& values, Edge edge) : count_(values.size()) {
     const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    const size_t bytes = count_ * sizeof(T), room = cuda::ceil_div(bytes + 1, page) * page;
+    const size_t bytes = count_ * sizeof(T), room = ceil_div(bytes + 1, page) * page;
     mapped_ = room + 2 * page;
     memory_ = mmap(nullptr, mapped_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory_ == MAP_FAILED) throw std::bad_alloc();
@@ -68,6 +57,8 @@ Values whole(size_t count, uint64_t key) {
   return values;
 }
 
+Values noise_of_size_one(size_t count, uint64_t key) { return noise(count, key); }
+
 /// f(rows of a tile) as the layers choose them.
 template <class F>
 void by_planes(size_t planes, const F& f) {
@@ -80,7 +71,7 @@ template <class T>
 void forward(const ConvolutionShape& s, const T* x, const T* w, const T* bias, bool relu, T* y,
              Order order = Order::kForwards) {
   by_planes(s.out_channels, [&](auto planes) {
-    walk(cuda::convolution_kernel<T, planes>(s, x, w, bias, relu, y), order);
+    walk(convolution_kernel<T, planes>(s, x, w, bias, relu, y), order);
   });
 }
 
@@ -90,7 +81,7 @@ void backward_input(const ConvolutionShape& s, const T* dy, const T* w, T* dx,
   by_planes(s.in_channels, [&](auto planes) {
     for (size_t y = 0; y < std::min(s.stride, s.height); ++y) {
       for (size_t x = 0; x < std::min(s.stride, s.width); ++x) {
-        walk(cuda::convolution_input_kernel<T, planes>(s, {y, x}, dy, w, dx), order);
+        walk(convolution_input_kernel<T, planes>(s, {y, x}, dy, w, dx), order);
       }
     }
   });
@@ -100,7 +91,7 @@ template <class T>
 size_t parts_of(const ConvolutionShape& s) {
   size_t parts = 0;
   by_planes(s.out_channels, [&](auto planes) {
-    parts = cuda::ConvolutionWeightKernel<T, planes>{s, nullptr, nullptr, nullptr}.parts();
+    parts = ConvolutionWeightKernel<T, planes>{s, nullptr, nullptr, nullptr}.parts();
   });
   return parts;
 }
@@ -108,69 +99,72 @@ size_t parts_of(const ConvolutionShape& s) {
 template <class T>
 void backward_weight(const ConvolutionShape& s, const T* dy, const T* x, bool accumulate, T* dw,
                      Edge edge = Edge::kAfter, Order order = Order::kForwards) {
-  using W = cuda::Wide<T>;
+  using W = Wide<T>;
   const size_t weights = s.out_channels * s.patch(), parts = parts_of<T>(s);
   const Fenced<W> partial(std::vector<W>(parts * weights, std::numeric_limits<W>::quiet_NaN()),
                           edge);
   by_planes(s.out_channels, [&](auto planes) {
-    using Kernel = cuda::ConvolutionWeightKernel<T, planes>;
+    using Kernel = ConvolutionWeightKernel<T, planes>;
     CHECK(parts <= Kernel::most_parts(s));
     walk(Kernel{s, x, dy, partial.data()}, order);
   });
-  walk(cuda::AddSlicesKernel<T>{parts, weights, partial.data(), accumulate, dw}, order);
+  walk(AddSlicesKernel<T>{parts, weights, partial.data(), accumulate, dw}, order);
 }
 
-/// Operands and the host's results.
+/// Operands, which are exact in T, and the host's results.
+template <class T>
 struct Reference {
-  explicit Reference(const ConvolutionShape& shape)
+  /// make(count, key): an operand.
+  template <class Make>
+  Reference(const ConvolutionShape& shape, const Make& make)
       : s(shape),
-        x(whole(s.samples * s.in_size(), 1)),
-        w(whole(s.out_channels * s.patch(), 2)),
-        bias(whole(s.out_channels, 3)),
-        dy(whole(s.samples * s.out_size(), 4)),
-        dw(whole(w.size(), 5)),
+        x(as<T>(make(s.samples * s.in_size(), 1))),
+        w(as<T>(make(s.out_channels * s.patch(), 2))),
+        bias(as<T>(make(s.out_channels, 3))),
+        dy(as<T>(make(s.samples * s.out_size(), 4))),
+        dw(as<T>(make(w.size(), 5))),
         y(dy.size()),
         dx(x.size()),
-        sum(dw) {
+        sum(wide(dw)) {
     Values columns(s.columns());
-    convolution_forward(s, x.data(), w.data(), columns.data(), y.data());
-    convolution_backward_input(s, dy.data(), w.data(), columns.data(), dx.data());
-    convolution_backward_weight(s, dy.data(), x.data(), columns.data(), true, sum.data());
+    convolution_forward(s, wide(x).data(), wide(w).data(), columns.data(), y.data());
+    convolution_backward_input(s, wide(dy).data(), wide(w).data(), columns.data(), dx.data());
+    convolution_backward_weight(s, wide(dy).data(), wide(x).data(), columns.data(), true,
+                                sum.data());
   }
   ConvolutionShape s;
-  Values x, w, bias, dy, dw;  // operands; dw before it is added to
+  std::vector<T> x, w, bias, dy, dw;  // operands; dw before it is added to
   Values y, dx, sum;
 };
 
-template <class T>
-void compare(const Reference& r, Edge edge) {
+/// check(what a kernel made, what the host made in double).
+template <class T, class Check>
+void compare(const Reference<T>& r, Edge edge, const Check& check) {
   const ConvolutionShape& s = r.s;
-  const Fenced<T> x(as<T>(r.x), edge), w(as<T>(r.w), edge), bias(as<T>(r.bias), edge),
-      dy(as<T>(r.dy), edge), dw(as<T>(r.dw), edge);
+  const Fenced<T> x(r.x, edge), w(r.w, edge), bias(r.bias, edge), dy(r.dy, edge), dw(r.dw, edge);
   const Fenced<T> y(as<T>(Values(r.y.size(), std::nan(""))), edge),
       dx(as<T>(Values(r.dx.size(), std::nan(""))), edge);
-  const auto rounded = [](const Values& values) { return wide(as<T>(values)); };
   forward<T>(s, x.data(), w.data(), nullptr, false, y.data());
-  REQUIRE(wide(y.values()) == rounded(r.y));
+  check(y.values(), r.y);
   Values biased = r.y;
   for (size_t i = 0; i < biased.size(); ++i) {
-    biased[i] += r.bias[i / s.out_pixels() % s.out_channels];
+    biased[i] += widen(r.bias[i / s.out_pixels() % s.out_channels]);
   }
   forward<T>(s, x.data(), w.data(), bias.data(), false, y.data());
-  REQUIRE(wide(y.values()) == rounded(biased));
+  check(y.values(), biased);
   for (double& each : biased) each = std::max(0.0, each);
   forward<T>(s, x.data(), w.data(), bias.data(), true, y.data());
-  REQUIRE(wide(y.values()) == rounded(biased));
+  check(y.values(), biased);
 
   backward_input<T>(s, dy.data(), w.data(), dx.data());
-  REQUIRE(wide(dx.values()) == rounded(r.dx));
+  check(dx.values(), r.dx);
 
   backward_weight<T>(s, dy.data(), x.data(), true, dw.data(), edge);
-  REQUIRE(wide(dw.values()) == rounded(r.sum));
+  check(dw.values(), r.sum);
   Values alone = r.sum;
-  for (size_t i = 0; i < alone.size(); ++i) alone[i] -= r.dw[i];
+  for (size_t i = 0; i < alone.size(); ++i) alone[i] -= widen(r.dw[i]);
   backward_weight<T>(s, dy.data(), x.data(), false, dw.data(), edge);
-  REQUIRE(wide(dw.values()) == rounded(alone));
+  check(dw.values(), alone);
 }
 
 ConvolutionShape shape(size_t samples, size_t in, size_t height, size_t width, size_t out,
@@ -206,47 +200,27 @@ TEST_CASE(
     INFO(s.samples << " x " << s.in_channels << " x " << s.height << " x " << s.width << ", to "
                    << s.out_channels << ", kernel " << s.kernel << ", stride " << s.stride
                    << ", padding " << s.padding);
-    const Reference reference(s);
-    for (const Edge edge : {Edge::kBefore, Edge::kAfter}) {
-      compare<double>(reference, edge);
-      compare<float>(reference, edge);
-      compare<BFloat16Bits>(reference, edge);
-      compare<Float16Bits>(reference, edge);
-    }
-  }
-}
-
-TEST_CASE("cuda convolution: backward equals central differences of forward") {
-  for (const ConvolutionShape& s : {shape(2, 2, 4, 5, 3, 3, 1, 1), shape(1, 2, 5, 4, 2, 3, 2, 1)}) {
-    Values x = noise(s.samples * s.in_size(), 1), w = noise(s.out_channels * s.patch(), 2);
-    const Values weights = noise(s.samples * s.out_size(), 3);
-    const auto loss = [&] {
-      Values y(weights.size());
-      forward<double>(s, x.data(), w.data(), nullptr, false, y.data());
-      return dot(weights, y);
-    };
-    Values dx(x.size()), dw(w.size());
-    backward_input<double>(s, weights.data(), w.data(), dx.data());
-    testing::check_gradient(x, dx, loss);
-    backward_weight<double>(s, weights.data(), x.data(), false, dw.data());
-    testing::check_gradient(w, dw, loss);
+    for_each_type([&]<class T>(T) {
+      const Reference<T> reference(s, whole);
+      for (const Edge edge : {Edge::kBefore, Edge::kAfter}) {
+        compare(reference, edge, [](const std::vector<T>& got, const Values& expected) {
+          REQUIRE(wide(got) == wide(as<T>(expected)));
+        });
+      }
+    });
   }
 }
 
 TEST_CASE("cuda convolution: no order of a block's threads changes a bit") {
   const auto check = []<class T>(T) {
     for (const size_t channels : {size_t{3}, size_t{20}, size_t{40}}) {
-      const ConvolutionShape s = shape(2, channels, 17, 18, channels, 3, 1, 1);
-      REQUIRE(parts_of<T>(s) > 1);
-      const auto x = as<T>(noise(s.samples * s.in_size(), 1)),
-                 w = as<T>(noise(s.out_channels * s.patch(), 2)),
-                 bias = as<T>(noise(s.out_channels, 3)),
-                 dy = as<T>(noise(s.samples * s.out_size(), 4));
+      const Reference<T> r(shape(2, channels, 17, 18, channels, 3, 1, 1), noise_of_size_one);
+      REQUIRE(parts_of<T>(r.s) > 1);
       in_every_order<T>([&](Order order) {
-        std::vector<T> y(dy.size()), dx(x.size()), dw(w.size());
-        forward<T>(s, x.data(), w.data(), bias.data(), true, y.data(), order);
-        backward_input<T>(s, dy.data(), w.data(), dx.data(), order);
-        backward_weight<T>(s, dy.data(), x.data(), false, dw.data(), Edge::kAfter, order);
+        std::vector<T> y(r.dy.size()), dx(r.x.size()), dw(r.w.size());
+        forward<T>(r.s, r.x.data(), r.w.data(), r.bias.data(), true, y.data(), order);
+        backward_input<T>(r.s, r.dy.data(), r.w.data(), dx.data(), order);
+        backward_weight<T>(r.s, r.dy.data(), r.x.data(), false, dw.data(), Edge::kAfter, order);
         y.insert(y.end(), dx.begin(), dx.end());
         y.insert(y.end(), dw.begin(), dw.end());
         return y;
@@ -258,28 +232,12 @@ TEST_CASE("cuda convolution: no order of a block's threads changes a bit") {
 }
 
 TEST_CASE("cuda convolution: sums are rounded once, to the element's type") {
-  const ConvolutionShape s = shape(2, 24, 6, 6, 9, 3, 1, 1);
-  const auto check = [&]<class T>(T) {
-    const auto x = as<T>(noise(s.samples * s.in_size(), 1)),
-               w = as<T>(noise(s.out_channels * s.patch(), 2)),
-               dy = as<T>(noise(s.samples * s.out_size(), 4));
-    const double bound = unit<T>() + 1e-5;
-    Values columns(s.columns()), y(dy.size()), dx(x.size()), dw(w.size());
-    convolution_forward(s, wide(x).data(), wide(w).data(), columns.data(), y.data());
-    convolution_backward_input(s, wide(dy).data(), wide(w).data(), columns.data(), dx.data());
-    convolution_backward_weight(s, wide(dy).data(), wide(x).data(), columns.data(), false,
-                                dw.data());
-    std::vector<T> got_y(y.size()), got_dx(dx.size()), got_dw(dw.size());
-    forward<T>(s, x.data(), w.data(), nullptr, false, got_y.data());
-    backward_input<T>(s, dy.data(), w.data(), got_dx.data());
-    backward_weight<T>(s, dy.data(), x.data(), false, got_dw.data());
-    check_close(wide(got_y), y, bound);
-    check_close(wide(got_dx), dx, bound);
-    check_close(wide(got_dw), dw, bound);
-  };
-  check(float{});
-  check(BFloat16Bits{});
-  check(Float16Bits{});
+  for_each_type([]<class T>(T) {
+    const Reference<T> reference(shape(2, 24, 6, 6, 9, 3, 1, 1), noise_of_size_one);
+    compare(reference, Edge::kAfter, [](const std::vector<T>& got, const Values& expected) {
+      check_close(got, expected, unit<T>() + 1e-5);
+    });
+  });
 }
 
 TEST_CASE("cuda convolution: a NaN stays one through ReLU, where it is seen") {
@@ -294,7 +252,7 @@ TEST_CASE("cuda convolution: a NaN stays one through ReLU, where it is seen") {
     for (size_t i = 0; i < y.size(); ++i) {
       const size_t row = i % 25 / 5, column = i % 5;
       const bool sees = row >= 1 && row <= 3 && column >= 1 && column <= 3;
-      REQUIRE(std::isnan(static_cast<double>(cuda::widen(y[i]))) == sees);
+      REQUIRE(std::isnan(static_cast<double>(widen(y[i]))) == sees);
     }
   };
   check(float{});
@@ -314,10 +272,10 @@ TEST_CASE("cuda convolution: an infinity makes no NaN of the zeros that fill til
     backward_input<T>(of, as<T>(Values(y.size(), 1)).data(), w.data(), dx.data());
     backward_weight<T>(of, dy.data(), x.data(), false, dw.data());
     for (size_t i = 0; i < 25; ++i) {
-      REQUIRE(cuda::widen(y[i]) == infinity);
-      REQUIRE(cuda::widen(y[25 + i]) == 4);
-      REQUIRE(cuda::widen(dx[i]) == infinity);
-      REQUIRE(cuda::widen(dx[25 + i]) == 2);
+      REQUIRE(widen(y[i]) == infinity);
+      REQUIRE(widen(y[25 + i]) == 4);
+      REQUIRE(widen(dx[i]) == infinity);
+      REQUIRE(widen(dx[25 + i]) == 2);
     }
     CHECK(wide(dw) == Values{infinity, infinity, 50, 50});
   };
@@ -358,7 +316,7 @@ TEST_CASE("cuda convolution: of no samples the weight's gradient is nothing") {
 
 TEST_CASE("cuda convolution: the weight's gradient is cut into parts by its shape") {
   const auto parts = [](const ConvolutionShape& s) {
-    return cuda::ConvolutionWeightKernel<float, 64>{s, nullptr, nullptr, nullptr}.parts();
+    return ConvolutionWeightKernel<float, 64>{s, nullptr, nullptr, nullptr}.parts();
   };
   CHECK(parts(shape(1, 3, 16, 16, 64, 3, 1, 1)) == 1);      // 256 pixels
   CHECK(parts(shape(256, 3, 16, 16, 64, 3, 1, 1)) == 128);  // of 512 pixels

@@ -2,8 +2,11 @@
 // host.
 #pragma once
 
-#include <cmath>
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -13,21 +16,35 @@
 
 namespace rondo::trainer::testing {
 
+/// The words of `flags`, which spaces divide, after those of `words`.
+inline Words operator+(Words words, const std::string& flags) {
+  std::istringstream text(flags);
+  for (std::string word; text >> word;) words.push_back(word);
+  return words;
+}
+
+/// On place.data(), unless the words name other data.
+inline Words on_data(const Workplace& place, const Words& words) {
+  const bool names_data = std::find(words.begin(), words.end(), "--data") != words.end();
+  return names_data ? words : words + Words{"--data", place.data()};
+}
+
 /// What each rank's train() returns on GPUs, over which ranks take turns.
 inline std::vector<Status> run_on_gpus(const std::shared_ptr<device::test::FakeGpu>& gpu,
-                                       const Words& words, int ranks,
+                                       const Workplace& place, const Words& words, int ranks,
                                        const RankBegins& begins = {}) {
   const device::test::Installed installed(gpu);
   gpu->must_be_loaded = true;
-  return train_in_threads(options_of(words + Words{"--device", "cuda", "--log-every", "0"}), ranks,
-                          begins);
+  const Words all = on_data(place, words) + "--device cuda --log-every 0";
+  return train_in_threads(options_of(all), ranks, begins);
 }
 
 /// The document of a run that must succeed.
 inline json on_gpus(const std::shared_ptr<device::test::FakeGpu>& gpu, const Workplace& place,
-                    const Words& words, int ranks) {
+                    const Words& words, int ranks, const RankBegins& begins = {}) {
   const std::string file = place.file("gpu.json");
-  for (const Status& status : run_on_gpus(gpu, words + Words{"--json", file}, ranks)) {
+  for (const Status& status :
+       run_on_gpus(gpu, place, words + Words{"--json", file}, ranks, begins)) {
     INFO(status.to_string());
     REQUIRE(status.ok());
   }
@@ -38,23 +55,74 @@ inline json on_gpus(const Workplace& place, const Words& words, int ranks, int g
   return on_gpus(cuda::testing::make_gpu(gpus), place, words, ranks);
 }
 
+/// A GPU on which a product's first launch waits for all that runs there.
+inline std::shared_ptr<device::test::FakeGpu> locking_gpu(int gpus = 1) {
+  auto gpu = cuda::testing::make_gpu(gpus);
+  gpu->driver_lock.exists = true;
+  return gpu;
+}
+
 /// The same flags on the host.
 inline json on_host(const Workplace& place, const Words& words, int ranks) {
-  return place.train_on(words + Words{"--ranks", std::to_string(ranks)});
+  return place.train_on(on_data(place, words) + ("--ranks " + std::to_string(ranks)));
 }
 
-inline void require_same_losses(const json& got, const json& expected, double relative) {
-  const std::vector<double> a = losses_of(got), b = losses_of(expected);
-  REQUIRE(a.size() == b.size());
-  for (size_t i = 0; i < a.size(); ++i) {
-    INFO("step " << i + 1 << ": " << a[i] << " instead of " << b[i]);
-    REQUIRE(std::abs(a[i] - b[i]) <= relative * b[i]);
+/// A new folder.
+inline std::string folder_in(const Workplace& place, const std::string& name) {
+  std::filesystem::create_directory(place.file(name));
+  return place.file(name);
+}
+
+/// A network, and `count` pictures in a new folder.
+inline Words cnn_on(const Workplace& place, uint32_t count) {
+  const std::string images = folder_in(place, "images");
+  write_images(images, count);
+  return kCnn + Words{"--workers", "0", "--data", images};
+}
+
+inline double number(const json& of, const char* name) { return of[name].get<double>(); }
+
+/// The losses on GPUs are those on the host.
+inline void check_as_on_host(const Workplace& place, const Words& words, int ranks,
+                             double relative = 1e-4) {
+  check_same_losses(on_host(place, words, ranks), on_gpus(place, words, ranks), relative);
+}
+
+/// Runs in which the GPU refuses the call of each of those numbers, counted from rank 0's beginning; how
+/// many of them failed. Each has to end alike on both ranks: what only takes times down may fail.
+inline int runs_that_a_refused_call_ends(const Workplace& place, const Words& words,
+                                         const std::vector<int>& numbers) {
+  int ended = 0;
+  for (const int number : numbers) {
+    const auto gpu = cuda::testing::make_gpu();
+    const auto refuse = [&](int rank, std::atomic<bool>&) {
+      if (rank == 0) gpu->fail_at = gpu->calls + number;
+    };
+    const std::vector<Status> statuses = run_on_gpus(gpu, place, words, 2, refuse);
+    INFO(number << ": " << statuses[0].to_string() << "; " << statuses[1].to_string());
+    CHECK(statuses[0].ok() == statuses[1].ok());
+    ended += statuses[0].ok() ? 0 : 1;
   }
+  return ended;
 }
 
-inline const Words kGpt = {
-    "--model",   "gpt", "--no-split-tied", "--layers", "2",         "--width", "32", "--heads", "2",
-    "--context", "16",  "--batch",         "2",        "--workers", "0"};
-inline const Words kMlp = {"--model", "mlp", "--width", "64", "--batch", "4", "--workers", "0"};
+/// What a rank did by a trace, in the order of the file.
+inline std::vector<json> spans_of(const std::string& trace, int rank) {
+  const json document = json::parse(read_text(trace));
+  std::vector<json> spans;
+  for (const json& event : document["traceEvents"]) {
+    if (event["ph"] == "X" && event["pid"] == rank) spans.push_back(event);
+  }
+  return spans;
+}
+
+inline const Words kGpt = kNano + "--no-split-tied --workers 0";
+inline const Words kMlp = Words() + "--model mlp --width 64 --batch 4 --workers 0";
+
+/// An epoch's last batches are smaller: other products.
+inline Words ragged(const Workplace& place) {
+  return with(with(kGpt, "--context", "8"), "--batch", "3") +
+         Words{"--data", place.tiny_data(), "--epochs", "2"};
+}
 
 }  // namespace rondo::trainer::testing

@@ -7,33 +7,18 @@
 
 namespace rondo::trainer::cuda_image_layers_test {
 
-using cuda::testing::as;
-using cuda::testing::check_close;
-using cuda::testing::in_every_order;
-using cuda::testing::noise;
-using cuda::testing::Order;
-using cuda::testing::unit;
-using cuda::testing::Values;
-using cuda::testing::walk;
-using cuda::testing::wide;
+using namespace cuda;           // NOLINT: this file is about it
+using namespace cuda::testing;  // NOLINT: its rig
 
 namespace {
 
-/// f(T{}) for each type.
-template <class F>
-void for_each_type(const F& f) {
-  f(double{});
-  f(float{});
-  f(cuda::BFloat16Bits{});
-}
-
 /// sums[channels], and `gradient` if there is one, from a kernel's partial sums.
 template <class T>
-Values add_channels(const cuda::ChannelSlice& slice, const double* partial, bool accumulate,
+Values add_channels(const ChannelSlice& slice, const double* partial, bool accumulate,
                     T* gradient) {
   Values sums(slice.channels);
-  walk(cuda::AddChannelsKernel<T>{slice.slices(), slice.channels, partial, sums.data(), accumulate,
-                                  gradient});
+  walk(AddChannelsKernel<T>{slice.slices(), slice.channels, partial, sums.data(), accumulate,
+                            gradient});
   return sums;
 }
 
@@ -50,16 +35,16 @@ struct Norm {
     const Values sums = measured(nullptr);
     mean.resize(shape.channels);
     inverse.resize(shape.channels);
-    walk(cuda::BatchNormFinishKernel{shape.channels, &count, sums.data(), false, 0, mean.data()});
+    walk(BatchNormFinishKernel{shape.channels, &count, sums.data(), false, 0, mean.data()});
     squares = measured(mean.data());
-    walk(cuda::BatchNormFinishKernel{shape.channels, &count, squares.data(), true, shape.epsilon,
-                                     inverse.data()});
+    walk(BatchNormFinishKernel{shape.channels, &count, squares.data(), true, shape.epsilon,
+                               inverse.data()});
   }
-  cuda::ChannelSlice slice() const { return {shape.samples, shape.channels, shape.pixels}; }
+  ChannelSlice slice() const { return {shape.samples, shape.channels, shape.pixels}; }
   Values measured(const double* around) const {
     return in_every_order<double>([&](Order order) {
       Values partial(slice().slices() * shape.channels);
-      walk(cuda::ChannelSumsKernel<T>{slice(), x.data(), around, partial.data()}, order);
+      walk(ChannelSumsKernel<T>{slice(), x.data(), around, partial.data()}, order);
       return add_channels<T>(slice(), partial.data(), false, nullptr);
     });
   }
@@ -68,8 +53,7 @@ struct Norm {
 }  // namespace
 
 TEST_CASE("cuda batch norm: statistics, forward and backward as the host's, also of no samples") {
-  for_each_type([](auto type) {
-    using T = decltype(type);
+  for_each_type([]<class T>(T) {
     for (const size_t samples : {size_t{0}, size_t{1}, size_t{5}, size_t{35}}) {
       const BatchNormShape shape{.samples = samples, .channels = 3, .pixels = 49};
       const size_t count = samples * shape.channels * shape.pixels;
@@ -92,39 +76,32 @@ TEST_CASE("cuda batch norm: statistics, forward and backward as the host's, also
       check_close(norm.squares, expected.squares, 1e-12);
       check_close(norm.inverse, expected.inverse_deviation, 1e-12);
       std::vector<T> out(count);
-      walk(cuda::BatchNormForwardKernel<T>{shape,
-                                           norm.mean.data(),
-                                           norm.inverse.data(),
-                                           {weight.data(), bias.data()},
-                                           x.data(),
-                                           true,
-                                           out.data()});
-      check_close(wide(out), y, 16 * unit<T>());
+      walk_of<BatchNormForwardKernel<T>>(shape, norm.mean, norm.inverse,
+                                         BatchNormParameters<const T>{weight.data(), bias.data()},
+                                         x, true, out);
+      check_close(out, y, 16 * unit<T>());
 
       Values partial(2 * norm.slice().slices() * 3);
-      walk(cuda::BatchNormGradientSumsKernel<T>{norm.slice(), dy.data(), x.data(), norm.mean.data(),
-                                                norm.inverse.data(), partial.data()},
-           Order::kBackwards);
+      walk_of<BatchNormGradientSumsKernel<T>>(Order::kBackwards, norm.slice(), dy, x, norm.mean,
+                                              norm.inverse, partial);
       std::vector<T> to_weight = weight, to_bias = bias;
       Values sums = add_channels<T>(norm.slice(), partial.data(), true, to_bias.data());
       const Values products = add_channels<T>(
           norm.slice(), partial.data() + norm.slice().slices() * 3, true, to_weight.data());
       sums.insert(sums.end(), products.begin(), products.end());
       check_close(sums, expected.gradient_sums, 1e-10);
-      check_close(wide(to_weight), dweight, unit<T>() + 1e-12);
-      check_close(wide(to_bias), dbias, unit<T>() + 1e-12);
+      check_close(to_weight, dweight, unit<T>() + 1e-12);
+      check_close(to_bias, dbias, unit<T>() + 1e-12);
       std::vector<T> dx = dy;
-      walk(cuda::BatchNormBackwardInputKernel<T>{shape, &norm.count, norm.mean.data(),
-                                                 norm.inverse.data(), sums.data(), weight.data(),
-                                                 x.data(), dx.data()});
-      check_close(wide(dx), gradient, 32 * unit<T>());
+      walk_of<BatchNormBackwardInputKernel<T>>(shape, &norm.count, norm.mean, norm.inverse, sums,
+                                               weight, x, dx);
+      check_close(dx, gradient, 32 * unit<T>());
     }
   });
 }
 
 TEST_CASE("cuda pooling: as the host's, with odd sizes, equals and NaN") {
-  for_each_type([](auto type) {
-    using T = decltype(type);
+  for_each_type([]<class T>(T) {
     for (const auto& [height, width] :
          {std::pair<size_t, size_t>{4, 6}, {5, 7}, {1, 3}, {2, 2}, {9, 4}}) {
       const PoolShape shape{.planes = 3, .height = height, .width = width};
@@ -136,17 +113,17 @@ TEST_CASE("cuda pooling: as the host's, with odd sizes, equals and NaN") {
       std::vector<uint8_t> expected_which(shape.out_count()), which(shape.out_count());
       max_pool_forward<double>(shape, wide(x).data(), expected.data(), expected_which.data());
       std::vector<T> y(shape.out_count());
-      walk(cuda::MaxPoolForwardKernel<T>{shape, x.data(), y.data(), which.data()});
+      walk(MaxPoolForwardKernel<T>{shape, x.data(), y.data(), which.data()});
       REQUIRE(which == expected_which);
       for (size_t i = 0; i < y.size(); ++i) {
-        const double got = cuda::widen(y[i]);
+        const double got = widen(y[i]);
         REQUIRE((got == expected[i] || (std::isnan(got) && std::isnan(expected[i]))));
       }
       const std::vector<T> dy = as<T>(noise(y.size(), 2));
       Values expected_dx(x.size());
       max_pool_backward<double>(shape, wide(dy).data(), which.data(), expected_dx.data());
       std::vector<T> dx = x;
-      walk(cuda::MaxPoolBackwardKernel<T>{shape, dy.data(), which.data(), dx.data()});
+      walk(MaxPoolBackwardKernel<T>{shape, dy.data(), which.data(), dx.data()});
       REQUIRE(wide(dx) == expected_dx);
     }
     const std::vector<T> x = as<T>(noise(11 * 49, 1)), dy = as<T>(noise(11, 2));
@@ -154,10 +131,10 @@ TEST_CASE("cuda pooling: as the host's, with odd sizes, equals and NaN") {
     average_pool_forward<double>(11, 49, wide(x).data(), average.data());
     average_pool_backward<double>(11, 49, wide(dy).data(), spread.data());
     std::vector<T> y(11), dx(11 * 49);
-    walk(cuda::AveragePoolForwardKernel<T>{11, 49, x.data(), y.data()}, Order::kBackwards);
-    walk(cuda::AveragePoolBackwardKernel<T>{11, 49, dy.data(), dx.data()});
-    check_close(wide(y), average, unit<T>());
-    check_close(wide(dx), spread, unit<T>());
+    walk(AveragePoolForwardKernel<T>{11, 49, x.data(), y.data()}, Order::kBackwards);
+    walk(AveragePoolBackwardKernel<T>{11, 49, dy.data(), dx.data()});
+    check_close(y, average, unit<T>());
+    check_close(dx, spread, unit<T>());
   });
 }
 

@@ -4,29 +4,25 @@
 #include <thread>
 #include <vector>
 
-#include "tests/harness/catch.hpp"
-#include "tests/trainer/cuda/stand_in.hpp"
+#include "tests/trainer/cuda/fake_device.hpp"
 
 namespace rondo::trainer::input_queue_test {
 
 using cuda::BFloat16Bits;
 using cuda::InputQueue;
-using cuda::testing::make_gpu;
-using rondo::device::test::Installed;
+using cuda::testing::FakeDevice;
 
 TEST_CASE("Inputs arrive on the device, with tokens sorted and images rounded") {
-  const Installed installed(make_gpu());
-  auto device = Device::open(0);
-  REQUIRE(device.ok());
+  FakeDevice fake;
   InputQueue<BFloat16Bits> queue(
-      **device,
+      *fake.device,
       {.samples = 2, .tokens = 3, .symbols = 8, .pixels = 1, .targets = 2, .draws = true});
   const std::vector<int32_t> tokens = {7, 2, 7, 0, 2, 7}, targets = {1, 2, 3, 4};
   const std::vector<float> images = {0.5f, 1.001f};
   const std::vector<uint64_t> ids = {10, 11};
   const Batch batch{2, tokens.data(), images.data(), targets.data(), ids.data()};
   const Inputs<BFloat16Bits> inputs = queue.take(batch, true, 99);
-  REQUIRE((*device)->wait().ok());  // the stand-in's memory is the host's
+  REQUIRE(fake.device->wait().ok());  // this device's memory is the host's
   const auto numbers = [](const int32_t* from, size_t count) {
     return std::vector<int32_t>(from, from + count);
   };
@@ -45,44 +41,38 @@ TEST_CASE("Inputs arrive on the device, with tokens sorted and images rounded") 
 }
 
 TEST_CASE("A batch waits for the copy of the one that had its memory, not for any other") {
-  const auto gpu = make_gpu();
-  const Installed installed(gpu);
-  auto device = Device::open(0);
-  REQUIRE(device.ok());
+  FakeDevice fake;
   using Queue = InputQueue<float>;
-  Queue queue(**device, {.samples = 1});
-  DeviceArray<int32_t> seen(**device, Queue::kAhead + 1);
-  REQUIRE((*device)->wait().ok());
+  Queue queue(*fake.device, {.samples = 1});
+  DeviceArray<int32_t> seen(*fake.device, Queue::kAhead + 1);
+  REQUIRE(fake.device->wait().ok());
   const auto take = [&](int32_t target) {
     const Inputs<float> inputs = queue.take({1, nullptr, nullptr, &target, nullptr}, true, 0);
-    (*device)->copy(seen.data() + target, inputs.targets, sizeof target);
+    fake.device->copy(seen.data() + target, inputs.targets, sizeof target);
   };
-  gpu->hold((*device)->stream());
+  fake.hold();
   for (size_t i = 0; i < Queue::kAhead; ++i) take(static_cast<int32_t>(i));
-  std::thread opener([&] { gpu->let_go((*device)->stream()); });
+  std::thread opener([&] { fake.let_go(); });
   take(static_cast<int32_t>(Queue::kAhead));
   opener.join();
-  REQUIRE((*device)->wait().ok());
+  REQUIRE(fake.device->wait().ok());
   for (size_t i = 0; i <= Queue::kAhead; ++i) CHECK(seen.data()[i] == static_cast<int32_t>(i));
 }
 
 TEST_CASE("A batch does not wait for a device whose ranks have failed") {
-  const auto gpu = make_gpu();
-  const Installed installed(gpu);
-  auto device = Device::open(0);
-  REQUIRE(device.ok());
+  FakeDevice fake;
   using Queue = InputQueue<float>;
-  Queue queue(**device, {.samples = 1});
-  REQUIRE((*device)->wait().ok());
-  (*device)->watch([] { return Status(Code::kPeerDied, "rank 1 has died"); });
-  gpu->hold((*device)->stream());
+  Queue queue(*fake.device, {.samples = 1});
+  REQUIRE(fake.device->wait().ok());
+  fake.device->watch([] { return Status(Code::kPeerDied, "rank 1 has died"); });
+  fake.hold();
   const int32_t target = 1;
   for (size_t i = 0; i <= Queue::kAhead; ++i) {
-    CHECK((*device)->status().ok());
+    CHECK(fake.device->status().ok());
     (void)queue.take({1, nullptr, nullptr, &target, nullptr}, true, 0);
   }
-  CHECK((*device)->status().code() == Code::kPeerDied);
-  gpu->let_go((*device)->stream());
+  CHECK(fake.device->status().code() == Code::kPeerDied);
+  fake.let_go();
 }
 
 }  // namespace rondo::trainer::input_queue_test

@@ -5,61 +5,34 @@
 #include <limits>
 #include <vector>
 
-#include "tests/trainer/cuda/stand_in.hpp"
+#include "tests/trainer/cuda/fake_device.hpp"
 #include "tests/trainer/cuda/values.hpp"
 #include "trainer/layers/cuda/product_parts.hpp"
 #include "trainer/layers/host/layers_on_host.hpp"
 
 namespace rondo::trainer::layers_on_device_test {
 
-using cuda::LayersOnDevice;
-using cuda::testing::as;
-using cuda::testing::check_close;
-using cuda::testing::make_gpu;
-using cuda::testing::noise;
-using cuda::testing::unit;
-using cuda::testing::Values;
-using cuda::testing::wide;
-using rondo::device::test::Installed;
+using namespace cuda;           // NOLINT: this file is about it
+using namespace cuda::testing;  // NOLINT: its rig
 
 namespace {
 
 /// A device with layers.
-struct World {
-  World() : installed(make_gpu()) {
-    auto opened = Device::open(0);
-    REQUIRE(opened.ok());
-    device = std::move(*opened);
-  }
+struct World : FakeDevice {
   template <class T = float>
   LayersOnDevice<T> layers() {
-    auto products = cuda::open_products(*device);
+    auto products = open_products(*device);
     REQUIRE(products.ok());
     return {*device, std::move(*products)};
   }
-  template <class Number>
-  DeviceArray<Number> put(const std::vector<Number>& numbers) {
-    DeviceArray<Number> array(*device, numbers.size());
-    device->copy(array.data(), numbers.data(), array.bytes());
-    REQUIRE(device->wait().ok());
-    return array;
-  }
-  template <class Number>
-  std::vector<Number> get(const DeviceArray<Number>& array) {
-    REQUIRE(device->wait().ok());  // the stand-in's memory is the host's
-    return {array.data(), array.data() + array.count()};
-  }
-  Installed installed;
-  std::unique_ptr<Device> device;
 };
 
 }  // namespace
 
 TEST_CASE("products in two parts: the same numbers, and rows of a multiple of 16 bytes in one") {
-  using T = cuda::BFloat16Bits;
-  using cuda::DeviceProduct;
+  using T = BFloat16Bits;
   World world;
-  auto products = cuda::open_products(*world.device);
+  auto products = open_products(*world.device);
   REQUIRE(products.ok());
   // All numbers are -1, 0 and 1, so that every order of sums has the same result.
   const auto signs = [&](size_t count, uint64_t key) {
@@ -191,7 +164,7 @@ TEST_CASE(
     }
   };
   check(float{});
-  check(cuda::BFloat16Bits{});
+  check(BFloat16Bits{});
 }
 
 TEST_CASE("layers on a device: hits are the host's, with ties, and none where a row is NaN") {
@@ -246,7 +219,7 @@ TEST_CASE("layers on a device: rows of logits have padding, which no layer reads
       std::vector<T> all = world.get(y);
       Values classes;
       for (size_t i = 0; i < all.size(); ++i) {
-        const double value = cuda::widen(all[i]);
+        const double value = widen(all[i]);
         if (i % stride < kClasses) {
           classes.push_back(value);
         } else {
@@ -289,7 +262,7 @@ TEST_CASE("layers on a device: rows of logits have padding, which no layer reads
       const Values dy = take(true);
       check_close(dy, expected, bound);
       for (size_t i = 0; i < dy.size(); ++i) {  // written by forward, and left as it is for 1
-        REQUIRE(dy[i] == 0.5 * cuda::widen(before[i / kClasses * stride + i % kClasses]));
+        REQUIRE(dy[i] == 0.5 * widen(before[i / kClasses * stride + i % kClasses]));
       }
 
       Values dx(kRows * kIn), dw(kClasses * kIn), dbias(kClasses);
@@ -309,7 +282,7 @@ TEST_CASE("layers on a device: rows of logits have padding, which no layer reads
     }
   };
   check(float{});
-  check(cuda::BFloat16Bits{});
+  check(BFloat16Bits{});
 }
 
 TEST_CASE(

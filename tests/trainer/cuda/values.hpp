@@ -36,12 +36,6 @@ Values wide(const std::vector<T>& values) {
   return to;
 }
 
-inline double dot(const Values& weights, const Values& output) {
-  double sum = 0;
-  for (size_t i = 0; i < weights.size(); ++i) sum += weights[i] * output[i];
-  return sum;
-}
-
 /// A type's rounding error, for values near one.
 template <class T>
 double unit() {
@@ -59,6 +53,28 @@ inline void check_close(const Values& got, const Values& expected, double bound)
   }
 }
 
+template <class T>
+void check_close(const std::vector<T>& got, const Values& expected, double bound) {
+  check_close(wide(got), expected, bound);
+}
+
+/// Walks the kernel that has these members; a vector stands for its elements.
+template <class Kernel, class... Members>
+void walk_of(Order order, Members&&... members) {
+  const auto data = []<class Member>(Member& member) {
+    if constexpr (requires { member.data(); }) {
+      return member.data();
+    } else {
+      return member;
+    }
+  };
+  walk(Kernel{data(members)...}, order);
+}
+template <class Kernel, class... Members>
+void walk_of(Members&&... members) {
+  walk_of<Kernel>(Order::kForwards, members...);
+}
+
 /// The same bits, whatever the order in which a block's threads run.
 template <class T, class Run>
 std::vector<T> in_every_order(const Run& run) {
@@ -70,6 +86,15 @@ std::vector<T> in_every_order(const Run& run) {
         (first.empty() || std::memcmp(again.data(), first.data(), first.size() * sizeof(T)) == 0));
   }
   return first;
+}
+
+/// f(T{}) for each type.
+template <class F>
+void for_each_type(const F& f) {
+  f(double{});
+  f(float{});
+  f(BFloat16Bits{});
+  f(Float16Bits{});
 }
 
 /// Calls f(T{}, number of elements of a pack) for the types of a GPU and, in double, for checks.

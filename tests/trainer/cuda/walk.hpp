@@ -74,6 +74,7 @@ class Walk {
     uint32_t generation = 0;            // of that meeting
     uint32_t exchanges = 0;             // of the thread, with its warp
     std::vector<Copy> copies;           // under way
+    Fibre* fibre = nullptr;             // on which it runs; null: it has not begun
     bool done = false;
   };
   /// What a kernel sees.
@@ -209,29 +210,43 @@ class Walk {
     states_[thread].done = false;
     states_[thread].exchanges = 0;
     states_[thread].copies.clear();
-    const auto run = [](void* owner, uint32_t number) {
-      auto* const walk = static_cast<Walk*>(owner);
-      walk->body_(*walk, number, walk->kernel_);
-    };
-    fibres()[thread]->set(run, this, thread);
+    states_[thread].fibre = nullptr;
+  }
+
+  /// Runs a thread on the fibre that it has begun on, and then those after it whose turn has come: to
+  /// change fibres takes longer than most of what threads do between two meetings.
+  static void run_threads(void* owner, uint32_t thread) {
+    auto* const walk = static_cast<Walk*>(owner);
+    Fibre* const fibre = walk->states_[thread].fibre;
+    while (true) {
+      walk->body_(*walk, thread, walk->kernel_);
+      walk->states_[thread].done = true;
+      ++walk->ended_;
+      const uint32_t next = walk->order_ == Order::kBackwards ? thread - 1 : thread + 1;
+      if (walk->order_ == Order::kShuffled || next / kWarp != thread / kWarp) return;
+      if (walk->states_[next].fibre != nullptr) return;
+      thread = next;
+      walk->states_[thread].fibre = fibre;
+    }
   }
 
   /// Every thread that can runs until it meets others; returns how many ended. Forwards and
   /// backwards each warp gets as far as it can before the next one begins; shuffled no thread is
   /// more than one meeting ahead.
   uint32_t round() {
-    uint32_t ran = 0, ended = 0;
+    uint32_t ran = 0;
+    ended_ = 0;
     if (order_ == Order::kShuffled) {
       std::vector<uint32_t> turns(threads_);
       std::iota(turns.begin(), turns.end(), 0u);
       for (size_t i = turns.size(); i > 1; --i) std::swap(turns[i - 1], turns[mix(++drawn_) % i]);
-      for (const uint32_t t : turns) ran += step(t, ended);
+      for (const uint32_t t : turns) ran += step(t);
     } else {
       for (uint32_t w = 0; w < threads_ / kWarp; ++w)
-        ran += run_warp(in_order(w, threads_ / kWarp), ended);
+        ran += run_warp(in_order(w, threads_ / kWarp));
     }
     if (ran == 0) throw std::logic_error("threads wait for others of the block, which have ended");
-    return ended;
+    return ended_;
   }
 
   bool copies_late() {
@@ -243,24 +258,27 @@ class Walk {
     return order_ == Order::kBackwards ? count - 1 - i : i;
   }
 
-  uint32_t run_warp(uint32_t warp, uint32_t& ended) {
+  uint32_t run_warp(uint32_t warp) {
     uint32_t all = 0, ran = 1;
     while (ran > 0) {
       ran = 0;
-      for (uint32_t i = 0; i < kWarp; ++i) ran += step(warp * kWarp + in_order(i, kWarp), ended);
+      for (uint32_t i = 0; i < kWarp; ++i) ran += step(warp * kWarp + in_order(i, kWarp));
       all += ran;
     }
     return all;
   }
 
   /// Runs the thread to its next meeting, if it does not wait at one; returns whether it ran.
-  uint32_t step(uint32_t thread, uint32_t& ended) {
+  uint32_t step(uint32_t thread) {
     ThreadState& state = states_[thread];
     if (state.done) return 0;
     if (state.waits_at != nullptr && state.waits_at->generation == state.generation) return 0;
     state.waits_at = nullptr;
-    state.done = fibres()[thread]->resume();
-    ended += state.done ? 1 : 0;
+    if (state.fibre == nullptr) {
+      state.fibre = fibres()[thread].get();
+      state.fibre->set(&run_threads, this, thread);
+    }
+    state.fibre->resume();
     return 1;
   }
 
@@ -272,7 +290,7 @@ class Walk {
       meeting.arrived = 0;
       ++meeting.generation;
     }
-    fibres()[thread]->pause();
+    states_[thread].fibre->pause();
   }
 
   struct alignas(16) Line {
@@ -288,6 +306,7 @@ class Walk {
   Grid index_;
   void (*body_)(Walk&, uint32_t, const void*) = nullptr;
   const void* kernel_ = nullptr;
+  uint32_t ended_ = 0;  // threads of this round
   uint64_t drawn_ = 0;
 };
 
