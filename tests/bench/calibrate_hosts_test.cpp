@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/bench/perf_program.hpp"
 #include "tests/harness/catch.hpp"
 #include "tests/harness/hosts.hpp"
 #include "tests/harness/rank_group.hpp"
@@ -13,40 +14,39 @@ namespace rondo {
 namespace {
 
 using nlohmann::json;
+using perf_program::contains, perf_program::count;
 using testing::Hosts;
 using testing::ProgramResult;
 using testing::run_program;
 using testing::TempDirectory;
 
-/// A rank on each of two hosts.
-ProgramResult perf(const Hosts& hosts, const std::vector<std::string>& arguments) {
+/// Of a rank on each of two hosts, which must succeed.
+std::string output_of(const Hosts& hosts, const std::vector<std::string>& arguments) {
   std::string agent;
   for (const std::string& word : hosts.agent()) agent += (agent.empty() ? "" : " ") + word;
   std::vector<std::string> argv{RONDO_RUN,   "--agent", agent,     "--hosts",
                                 "h0:1,h1:1", "--",      RONDO_PERF};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
-  return run_program(argv, {"RANK", "WORLD_SIZE", "RONDO_RENDEZVOUS", "RONDO_LINKS"},
-                     std::chrono::seconds(200));
+  const ProgramResult ran = run_program(
+      argv, {"RANK", "WORLD_SIZE", "RONDO_RENDEZVOUS", "RONDO_LINKS"}, std::chrono::seconds(200));
+  INFO(ran.out << ran.err);
+  REQUIRE(ran.exit_code == 0);
+  return ran.out;
 }
 
 json json_of(const std::string& path) { return json::parse(std::ifstream(path)); }
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 TEST_CASE("a calibration between hosts measures the wire, and choices and predictions go by it") {
   const Hosts hosts(2);
   const TempDirectory directory;
   const std::string links = directory.path() + "/links.json",
                     rows = directory.path() + "/rows.json";
-  const ProgramResult calibrated =
-      perf(hosts, {"--calibrate", links, "-b", "1K", "-e", "256K", "-f", "4", "-n", "3"});
-  INFO(calibrated.out << calibrated.err);
-  REQUIRE(calibrated.exit_code == 0);
-  CHECK(contains(calibrated.out, "timings of 2 ranks on 2 hosts in 3 rounds fitted"));
-  CHECK(contains(calibrated.out, "# within 15 %"));
-  CHECK(contains(calibrated.out, " cases, 3 times each: about "));
+  const std::string calibrated =
+      output_of(hosts, {"--calibrate", links, "-b", "1K", "-e", "256K", "-f", "4", "-n", "3"});
+  INFO(calibrated);
+  CHECK(contains(calibrated, "timings of 2 ranks on 2 hosts in 3 rounds fitted"));
+  CHECK(contains(calibrated, "# within 15 %"));
+  CHECK(contains(calibrated, " cases, 3 times each: about "));
 
   json profile = json_of(links);
   CHECK(profile["version"] == 4);
@@ -66,10 +66,8 @@ TEST_CASE("a calibration between hosts measures the wire, and choices and predic
   }
   CHECK(wire + constants["wire_both_us_per_byte"].get<double>() > 0);
 
-  const ProgramResult swept = perf(hosts, {"all_reduce", "--sweep", "-b", "1K", "-e", "64K", "-f",
-                                           "64", "-n", "3", "--links", links, "--json", rows});
-  INFO(swept.out << swept.err);
-  REQUIRE(swept.exit_code == 0);
+  output_of(hosts, {"all_reduce", "--sweep", "-b", "1K", "-e", "64K", "-f", "64", "-n", "3",
+                    "--links", links, "--json", rows});
   const json by_rank = json_of(rows)["results"];
   REQUIRE(by_rank.size() == 2);
   for (const json& row : by_rank) {
@@ -96,35 +94,28 @@ TEST_CASE("a calibration between hosts measures the wire, and choices and predic
     for (json& factor : table["factor"]) factor = factor.get<double>() / 1000;
   }
   std::ofstream(links) << profile;
-  const ProgramResult by_star =
-      perf(hosts, {"all_reduce", "--wide", "-b", "64K", "-e", "64K", "-n", "2", "--links", links});
-  INFO(by_star.out << by_star.err);
-  REQUIRE(by_star.exit_code == 0);
-  CHECK(contains(by_star.out, "star"));
+  CHECK(contains(output_of(hosts, {"all_reduce", "--wide", "-b", "64K", "-e", "64K", "-n", "2",
+                                   "--links", links}),
+                 "star"));
 }
 
 TEST_CASE("the report of the machine is one for each host, with the wire") {
   const Hosts hosts(2);
-  const ProgramResult ran = perf(hosts, {"--topology"});
-  INFO(ran.out << ran.err);
-  REQUIRE(ran.exit_code == 0);
-  CHECK(contains(ran.out, "== h0: rank 0 of 2\n"));
-  CHECK(contains(ran.out, "== h1: rank 1 of 2\n"));
+  const std::string report = output_of(hosts, {"--topology"});
+  INFO(report);
+  CHECK(contains(report, "== h0: rank 0 of 2\n"));
+  CHECK(contains(report, "== h1: rank 1 of 2\n"));
   for (const std::string line : {"host: ", "link profile: ", "wire_us_per_byte"}) {
     INFO(line);
-    size_t reports = 0;
-    for (size_t at = 0; (at = ran.out.find(line, at)) != std::string::npos; ++at) ++reports;
-    CHECK(reports == 2);
+    CHECK(count(report, line) == 2);
   }
 }
 
 TEST_CASE("between hosts the advice to calibrate names the hosts") {
   const Hosts hosts(2);
-  const ProgramResult ran = perf(hosts, {"all_reduce", "-b", "64", "-e", "64", "-n", "2"});
-  INFO(ran.out << ran.err);
-  REQUIRE(ran.exit_code == 0);
-  CHECK(contains(ran.out, "rondo-perf --calibrate, started on these hosts as this is"));
-  CHECK_FALSE(contains(ran.out, "--ranks 2 --calibrate"));
+  const std::string report = output_of(hosts, {"all_reduce", "-b", "64", "-e", "64", "-n", "2"});
+  CHECK(contains(report, "rondo-perf --calibrate, started on these hosts as this is"));
+  CHECK_FALSE(contains(report, "--ranks 2 --calibrate"));
 }
 
 }  // namespace

@@ -159,4 +159,18 @@ inline void measure_all(const testing::TempDirectory& directory, int rank, int r
   testing::expect_eq(shapes, size_t{library ? 4u : 6u}, "shapes that were measured");
 }
 
+/// Runs body(rank, directory) on every rank, a thread, over that GPU. Nothing may be left there.
+template <class Body>
+void run_on(std::shared_ptr<FakeGpu> its_gpu, int ranks, const Body& body) {
+  gpu = std::move(its_gpu);
+  {
+    const device::test::Installed installed(gpu);
+    const testing::TempDirectory directory;
+    testing::require_all_ok(testing::run_ranks(
+        testing::How::kThreads, ranks, [&](int rank) { body(rank, directory); },
+        std::chrono::seconds{100}));
+  }
+  CHECK(gpu->alive() == 0);
+}
+
 }  // namespace rondo::bench::test

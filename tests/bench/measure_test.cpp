@@ -1,8 +1,9 @@
 // Checking and timing, on a backend whose faults are ordered.
 #include "bench/harness/measure.hpp"
 
-#include <functional>
+#include <optional>
 #include <thread>
+#include <utility>
 
 #include "bench/harness/stream.hpp"
 #include "tests/bench/thread_backend.hpp"
@@ -23,28 +24,41 @@ CallShape float_shape(Collective collective, size_t count = kCount) {
           .count = count};
 }
 
-/// Runs body on every rank with buffers that hold any shape of kCount.
-void on_ranks(ThreadWorld& world, const std::function<void(Backend&, const Buffers&)>& body) {
+/// What f(backend, buffers) results in on each rank, with buffers that hold any shape of kCount.
+template <class F>
+auto on_ranks(ThreadWorld& world, const F& f) {
+  using Outcome = decltype(f(std::declval<Backend&>(), Buffers{}));
+  std::vector<std::optional<Outcome>> outcomes(static_cast<size_t>(world.ranks));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world.ranks; ++rank) {
     threads.emplace_back([&, rank] {
       ThreadBackend backend(world, rank);
       std::vector<float> in(kCount * static_cast<size_t>(world.ranks)), out(in.size());
-      body(backend, {.in = in.data(), .out = out.data()});
+      outcomes[static_cast<size_t>(rank)] = f(backend, Buffers{.in = in.data(), .out = out.data()});
     });
   }
   for (std::thread& thread : threads) thread.join();
+  std::vector<std::decay_t<decltype(outcomes[0]->value())>> values;
+  for (const std::optional<Outcome>& outcome : outcomes) {
+    REQUIRE(outcome->ok());
+    values.push_back(outcome->value());
+  }
+  return values;
 }
 
 std::vector<uint64_t> wrong_on_ranks(Fault fault, Collective collective, bool in_place, int ranks) {
   ThreadWorld world(ranks);
   world.fault = fault;
-  std::vector<uint64_t> wrong(static_cast<size_t>(ranks), UINT64_MAX);
-  on_ranks(world, [&](Backend& backend, const Buffers& buffers) {
-    const auto counted = check(backend, float_shape(collective), buffers, in_place);
-    if (counted.ok()) wrong[static_cast<size_t>(backend.rank())] = counted.value();
+  return on_ranks(world, [&](Backend& backend, const Buffers& buffers) {
+    return check(backend, float_shape(collective), buffers, in_place);
   });
-  return wrong;
+}
+
+/// An all-reduce, measured on every rank.
+std::vector<Measured> measured_on_ranks(ThreadWorld& world, const MeasureOptions& options) {
+  return on_ranks(world, [&](Backend& backend, const Buffers& buffers) {
+    return measure(backend, float_shape(Collective::kAllReduce), buffers, options);
+  });
 }
 
 }  // namespace
@@ -83,12 +97,8 @@ TEST_CASE("every kind of fault is counted, and every rank knows the count") {
 
 TEST_CASE("a measurement has the halves that were asked for, and the same numbers on every rank") {
   ThreadWorld world(2);
-  std::vector<Measured> measured(2);
-  on_ranks(world, [&](Backend& backend, const Buffers& buffers) {
-    const auto result = measure(backend, float_shape(Collective::kAllReduce), buffers,
-                                {.iterations = 3, .warmup = 1, .limit_from_bytes = 0});
-    if (result.ok()) measured[static_cast<size_t>(backend.rank())] = result.value();
-  });
+  const auto measured =
+      measured_on_ranks(world, {.iterations = 3, .warmup = 1, .limit_from_bytes = 0});
   REQUIRE(measured[0].out_of_place.has_value());
   REQUIRE(measured[0].in_place.has_value());
   REQUIRE(measured[0].limit_us.has_value());
@@ -124,40 +134,26 @@ TEST_CASE("a spread is of sorted times, its percentiles nearest ranks") {
   CHECK(one.max == 7);
 }
 
-TEST_CASE("several checks add up, and none is none") {
+TEST_CASE("several checks add up, and without one nothing is claimed") {
   ThreadWorld world(2);
   world.fault = Fault::kMissing;
-  std::vector<uint64_t> wrong(2);
-  on_ranks(world, [&](Backend& backend, const Buffers& buffers) {
-    const auto result = measure(backend, float_shape(Collective::kAllReduce), buffers,
-                                {.iterations = 1, .checks = 3, .in_place = false});
-    if (result.ok())
-      wrong[static_cast<size_t>(backend.rank())] = *result.value().out_of_place->wrong;
-  });
-  CHECK(wrong == std::vector<uint64_t>(2, 3 * 2 * kCount));
-}
-
-TEST_CASE("without a check nothing is claimed about results") {
-  ThreadWorld world(2);
-  world.fault = Fault::kMissing;
-  on_ranks(world, [&](Backend& backend, const Buffers& buffers) {
-    const auto result = measure(backend, float_shape(Collective::kAllReduce), buffers,
-                                {.iterations = 1, .checks = 0, .in_place = false});
-    if (backend.rank() != 0) return;
-    REQUIRE(result.ok());
-    CHECK_FALSE(result.value().out_of_place->wrong.has_value());
-    CHECK_FALSE(result.value().in_place.has_value());
-    CHECK_FALSE(result.value().limit_us.has_value());
-  });
+  for (const Measured& measured :
+       measured_on_ranks(world, {.iterations = 1, .checks = 3, .in_place = false})) {
+    CHECK(measured.out_of_place->wrong == 3 * 2 * kCount);
+  }
+  for (const Measured& measured :
+       measured_on_ranks(world, {.iterations = 1, .checks = 0, .in_place = false})) {
+    CHECK_FALSE(measured.out_of_place->wrong.has_value());
+    CHECK_FALSE(measured.in_place.has_value());
+    CHECK_FALSE(measured.limit_us.has_value());
+  }
 }
 
 TEST_CASE("the slowest rank of each batch, and the median over batches") {
   ThreadWorld world(3);
-  std::vector<std::vector<double>> slowest(3);
-  on_ranks(world, [&](Backend& backend, const Buffers&) {
+  const auto slowest = on_ranks(world, [](Backend& backend, const Buffers&) {
     const double r = backend.rank();
-    const auto result = slowest_of(backend, std::vector<double>{r, 10 - r});
-    if (result.ok()) slowest[static_cast<size_t>(backend.rank())] = result.value();
+    return slowest_of(backend, std::vector<double>{r, 10 - r});
   });
   CHECK(slowest == std::vector<std::vector<double>>(3, {2.0, 10.0}));
   CHECK(median({3, 1, 2}) == 2);
@@ -172,16 +168,11 @@ TEST_CASE("a row's time is the slowest rank's, or as nccl-tests' -a says") {
                                                      {AcrossRanks::kFastest, 1},
                                                      {AcrossRanks::kSlowest, 6}};
   for (const auto& [across, time_us] : expected) {
-    std::vector<double> times(3);
-    on_ranks(world, [&, across = across](Backend& backend, const Buffers& buffers) {
-      const auto measured = measure(backend, float_shape(Collective::kAllReduce), buffers,
-                                    {.iterations = 3, .across = across, .in_place = false});
-      if (measured.ok()) {
-        times[static_cast<size_t>(backend.rank())] = measured->out_of_place->time_us;
-      }
-    });
     INFO(kTimeOf[static_cast<size_t>(across)]);
-    CHECK(times == std::vector<double>(3, time_us));
+    for (const Measured& measured :
+         measured_on_ranks(world, {.iterations = 3, .across = across, .in_place = false})) {
+      CHECK(measured.out_of_place->time_us == time_us);
+    }
   }
   CHECK(MeasureOptions{}.across == AcrossRanks::kSlowest);
 }

@@ -15,10 +15,11 @@ namespace {
 
 constexpr size_t kElements = 257;
 
-/// What both ways of comparing say about `data`, where `expected` is right for rank 1.
+/// What all ways of comparing say about `data`; `expected` is what rank 0 sends and rank 1 gets.
 Mismatch compared(const Pattern& pattern, DataType type, const std::vector<std::byte>& data,
                   const std::vector<std::byte>& expected) {
   const size_t count = pattern.out_count(1);
+  CHECK(pattern.wrong_input(0, data.data()) == pattern.wrong_output(1, data.data()));
   const Mismatch mismatch = mismatch_of(data.data(), expected.data(), count, size_of(type));
   CHECK(pattern.wrong_output(1, data.data()) == mismatch.wrong);
   return mismatch;

@@ -13,55 +13,35 @@ using namespace rondo::bench;
 
 namespace {
 
-constexpr DataType kTypes[] = {DataType::kFloat32,  DataType::kFloat64, DataType::kFloat16,
-                               DataType::kBFloat16, DataType::kInt32,   DataType::kInt64,
-                               DataType::kUint8,    DataType::kInt8,    DataType::kInt16,
-                               DataType::kUint16,   DataType::kUint32,  DataType::kUint64};
+/// With the largest number up to which the type holds every whole number.
+constexpr std::pair<DataType, uint64_t> kTypes[] = {
+    {DataType::kFloat32, 1 << 24},   {DataType::kFloat64, uint64_t{1} << 53},
+    {DataType::kFloat16, 1 << 11},   {DataType::kBFloat16, 1 << 8},
+    {DataType::kInt32, INT32_MAX},   {DataType::kInt64, uint64_t{1} << 53},
+    {DataType::kUint8, 255},         {DataType::kInt8, 127},
+    {DataType::kInt16, 32767},       {DataType::kUint16, 65535},
+    {DataType::kUint32, UINT32_MAX}, {DataType::kUint64, uint64_t{1} << 53}};
 
 CallShape shape_with(Collective collective, DataType type, ReduceOp op, size_t count) {
   return {.collective = collective, .type = type, .op = op, .root = 0, .count = count};
 }
 
-/// Largest integer of the type below which every integer is exact.
-uint64_t exact_below(DataType type) {
-  switch (type) {
-    case DataType::kFloat32:
-      return 1 << 24;
-    case DataType::kFloat16:
-      return 1 << 11;
-    case DataType::kBFloat16:
-      return 1 << 8;
-    case DataType::kUint8:
-      return 255;
-    case DataType::kInt8:
-      return 127;
-    case DataType::kInt16:
-      return 32767;
-    case DataType::kUint16:
-      return 65535;
-    case DataType::kInt32:
-      return INT32_MAX;
-    default:
-      return uint64_t{1} << 53;
-  }
-}
-
 }  // namespace
 
 TEST_CASE("sums and averages stay exact in every type") {
-  for (DataType type : kTypes) {
+  for (const auto& [type, exact_below] : kTypes) {
     for (int ranks : {1, 2, 3, 8, 64}) {
       INFO(name(type) << " " << ranks);
       const Pattern sum(shape_with(Collective::kAllReduce, type, ReduceOp::kSum, 500), ranks);
       const Pattern average(shape_with(Collective::kAllReduce, type, ReduceOp::kAvg, 500), ranks);
       for (uint64_t i = 0; i < 500; ++i) {
-        REQUIRE(sum.reduced(i) <= exact_below(type));
+        REQUIRE(sum.reduced(i) <= exact_below);
         uint64_t total = 0;
         for (int r = 0; r < ranks; ++r) {
           REQUIRE(sum.contribution(r, i) > 0);
           total += average.contribution(r, i);
         }
-        REQUIRE(total <= exact_below(type));
+        REQUIRE(total <= exact_below);
         REQUIRE(total % static_cast<uint64_t>(ranks) == 0);
         REQUIRE(average.reduced(i) * static_cast<uint64_t>(ranks) == total);
       }
@@ -85,7 +65,7 @@ TEST_CASE("products fit half precision and every rank decides some of them") {
 }
 
 TEST_CASE("a missing, doubled or misplaced contribution changes a sum") {
-  for (DataType type : kTypes) {
+  for (const auto& [type, exact_below] : kTypes) {
     for (int ranks : {2, 3, 7}) {
       INFO(name(type) << " " << ranks);
       const Pattern sum(shape_with(Collective::kAllReduce, type, ReduceOp::kSum, 4096), ranks);
@@ -116,11 +96,7 @@ TEST_CASE("in sendrecv a rank expects what the rank before it has, and notices a
     pattern.fill_input(from, data.data());
     for (int rank = 0; rank < 5; ++rank) {
       const size_t wrong = pattern.wrong_output(rank, data.data());
-      if (rank == (from + 1) % 5) {
-        CHECK(wrong == 0);
-      } else {
-        CHECK(wrong > 900);
-      }
+      CHECK((rank == (from + 1) % 5 ? wrong == 0 : wrong > 900));
     }
   }
 }
@@ -134,23 +110,6 @@ TEST_CASE("every rank is the extremum somewhere") {
         decides[static_cast<size_t>(r)] += pattern.contribution(r, i) == pattern.reduced(i);
     }
     for (size_t times : decides) CHECK(times > 100);
-  }
-}
-
-TEST_CASE("one flipped element is one wrong element") {
-  for (DataType type : kTypes) {
-    INFO(name(type));
-    const CallShape shape = shape_with(Collective::kBroadcast, type, ReduceOp::kSum, 257);
-    const Pattern pattern(shape, 2);
-    std::vector<std::byte> data(257 * size_of(type));
-    pattern.fill_input(0, data.data());
-    CHECK(pattern.wrong_output(1, data.data()) == 0);
-    CHECK(pattern.wrong_input(0, data.data()) == 0);
-    data[100 * size_of(type)] ^= std::byte{1};
-    CHECK(pattern.wrong_output(1, data.data()) == 1);
-    CHECK(pattern.wrong_input(0, data.data()) == 1);
-    std::fill(data.begin(), data.end(), std::byte{0});
-    CHECK(pattern.wrong_output(1, data.data()) == 257);
   }
 }
 

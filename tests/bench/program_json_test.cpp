@@ -3,11 +3,11 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/bench/perf_program.hpp"
@@ -18,7 +18,7 @@ using namespace rondo;
 
 namespace {
 
-using perf_program::contains, perf_program::run, perf_program::Ran, perf_program::TemporaryJson;
+using namespace perf_program;  // NOLINT: this file is about it
 
 /// The children of a process, oldest first.
 std::vector<int> children_of(pid_t pid) {
@@ -35,23 +35,26 @@ void await(const std::function<bool()>& condition) {
   REQUIRE(condition());
 }
 
+/// A run of minutes, which `stop` ends once its document has a row.
+testing::ProgramResult run_until(const std::string& ranks, const TemporaryJson& json,
+                                 const std::function<void(pid_t)>& stop) {
+  return testing::run_program({RONDO_PERF, "all_reduce", ranks, "-b", "8", "-e", "64M", "-f", "2",
+                               "-n", "500", "--json", json.path()},
+                              {}, std::chrono::seconds(60), [&](pid_t pid) {
+                                await([&] { return json.has_results(); });
+                                stop(pid);
+                              });
+}
+
 }  // namespace
 
 TEST_CASE("a run that loses a rank leaves a valid JSON document with the reason") {
   const TemporaryJson json;
-  const auto ran = testing::run_program(
-      {RONDO_PERF, "all_reduce", "--ranks", "3", "-b", "8", "-e", "64M", "-f", "2", "-n", "2000",
-       "--json", json.path()},
-      {}, std::chrono::seconds(60), [&](pid_t pid) {
-        // The first rows have been measured, and the document says that more were to come.
-        await([&] {
-          const auto document = json.read_or_null();
-          return !document.is_null() && !document["results"].empty();
-        });
-        CHECK(contains(json.read()["error"].get<std::string>(), "not come to its end"));
-        REQUIRE(children_of(pid).size() == 3);
-        kill(children_of(pid)[1], SIGKILL);
-      });
+  const auto ran = run_until("--ranks=3", json, [&](pid_t pid) {
+    CHECK(contains(json.read()["error"].get<std::string>(), "not come to its end"));
+    REQUIRE(children_of(pid).size() == 3);
+    kill(children_of(pid)[1], SIGKILL);
+  });
   INFO(ran.out << ran.err);
   CHECK(ran.exit_code == 128 + SIGKILL);
   const auto document = json.read();
@@ -63,18 +66,11 @@ TEST_CASE("a run that loses a rank leaves a valid JSON document with the reason"
 TEST_CASE("an interrupted run keeps what it has measured, and says why it ended") {
   for (const char* ranks : {"--ranks=2", "-t2", "--ranks=1"}) {
     const TemporaryJson json;
-    const auto ran =
-        testing::run_program({RONDO_PERF, "all_reduce", ranks, "-b", "8", "-e", "64M", "-f", "2",
-                              "-n", "2000", "--json", json.path()},
-                             {}, std::chrono::seconds(60), [&](pid_t pid) {
-                               await([&] {
-                                 const auto document = json.read_or_null();
-                                 return !document.is_null() && !document["results"].empty();
-                               });
-                               kill(pid, SIGTERM);
-                               std::this_thread::sleep_for(std::chrono::milliseconds(20));
-                               kill(pid, SIGTERM);  // as timeout(1), once more
-                             });
+    const auto ran = run_until(ranks, json, [](pid_t pid) {
+      kill(pid, SIGTERM);
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      kill(pid, SIGTERM);  // as timeout(1), once more
+    });
     INFO(ran.out << ran.err);
     CHECK(ran.exit_code == 128 + SIGTERM);
     const auto document = json.read();
@@ -121,16 +117,10 @@ TEST_CASE("a run without a result leaves the JSON file of another run as it was"
 }
 
 TEST_CASE("the JSON file holds every row") {
-  const auto path = std::filesystem::temp_directory_path() /
-                    ("rondo-perf-test-" + std::to_string(getpid()) + ".json");
-  const Ran ran = run("all_reduce --ranks 2 -b 8 -e 128 -f 4 -n 2 --json '" + path.string() + "'");
-  INFO(ran.output);
-  REQUIRE(ran.exit_code == 0);
-  const auto document = nlohmann::json::parse(std::ifstream(path));
-  std::filesystem::remove(path);
-  REQUIRE(document["results"].size() == 3);
-  CHECK(document["config"]["ranks"] == 2);
-  for (const auto& row : document["results"]) {
+  const MeasuredRun ran("all_reduce --ranks 2 -b 8 -e 128 -f 4 -n 2");
+  REQUIRE(ran.results.size() == 3);
+  CHECK(ran.document["config"]["ranks"] == 2);
+  for (const auto& row : ran.results) {
     CHECK(row["backend"] == "rondo");
     CHECK(row["algorithm"].is_string());
     CHECK(row["predicted_us"].is_number());

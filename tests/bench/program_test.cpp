@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -23,153 +22,114 @@ using namespace rondo;
 
 namespace {
 
-using perf_program::contains, perf_program::count, perf_program::run, perf_program::run_this;
-using perf_program::Ran, perf_program::TemporaryJson;
+using namespace perf_program;  // NOLINT: this file is about it
 
-const std::string kShort = " -b 8 -e 64K -f 32 -n 4 -w 1";
+/// How many types and operators a collective has together.
+size_t combinations_of(Collective collective) {
+  size_t combinations = 0;
+  for (int type = 0; type < kDataTypes; ++type) {
+    for (int op = 0; op < kReduceOps; ++op) {
+      combinations +=
+          supports(collective, static_cast<DataType>(type), static_cast<ReduceOp>(op)) ? 1 : 0;
+    }
+  }
+  return combinations;
+}
 
 }  // namespace
 
-TEST_CASE("every collective runs on processes and on threads, and finds nothing wrong") {
-  for (const char* collective :
-       {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "sendrecv"}) {
-    for (const char* ranks :
-         {" --ranks 1", " --ranks 2", " --ranks 3 --threads", " --ranks 2 --memory library"}) {
-      const Ran ran = run(collective + std::string(ranks) + kShort);
-      INFO(collective << ranks << "\n" << ran.output);
-      CHECK(ran.exit_code == 0);
-      CHECK(contains(ran.output, "# Out of bounds values : 0 OK"));
-      CHECK(contains(ran.output, "# Avg bus bandwidth"));
-    }
+TEST_CASE("ranks are processes or threads, in either memory, and find nothing wrong") {
+  for (const char* words :
+       {"all_reduce --ranks 1", "reduce_scatter --ranks 2", "all_gather --ranks 3 --threads",
+        "sendrecv --ranks 2", "broadcast --ranks 2 --memory library"}) {
+    INFO(words);
+    const std::string output = output_of(words + std::string(" -b 8 -e 64K -f 32 -n 4 -w 1"));
+    CHECK(contains(output, "# Out of bounds values : 0 OK"));
+    CHECK(contains(output, "# Avg bus bandwidth"));
   }
 }
 
-TEST_CASE("a barrier is timed") {
-  const Ran ran = run("barrier --ranks 2 -n 10");
-  INFO(ran.output);
-  CHECK(ran.exit_code == 0);
-  CHECK(contains(ran.output, "N/A"));
+TEST_CASE("where nothing is checked nothing is claimed") {
+  CHECK(contains(output_of("barrier --ranks 2 -n 10"), "N/A"));
+  CHECK(contains(output_of("all_reduce --ranks 2 -c 0 -b 8 -e 8 -n 4"), "N/A"));
 }
 
 TEST_CASE("every collective has every type and operator that it can have, checked exactly") {
-  const TemporaryJson json;
   for (int c = 0; c < kCollectives; ++c) {
     const auto collective = static_cast<Collective>(c);
     if (collective == Collective::kBarrier) continue;
-    size_t combinations = 0;
-    for (int type = 0; type < kDataTypes; ++type) {
-      for (int op = 0; op < kReduceOps; ++op) {
-        const bool has =
-            supports(collective, static_cast<DataType>(type), static_cast<ReduceOp>(op));
-        combinations += has ? 1 : 0;
-      }
-    }
     for (const char* ranks : {" -t 2", " -t 3"}) {
-      const Ran ran = run(std::string(name(collective)) + ranks +
-                          " -b 744 -e 744 -n 1 -w 0 -d all -o all --json '" + json.path() + "'");
+      const MeasuredRun ran(std::string(name(collective)) + ranks +
+                            " -b 744 -e 744 -n 1 -w 0 -d all -o all");
       INFO(ran.output);
-      CHECK(ran.exit_code == 0);
-      const auto document = json.read();
       std::set<std::pair<std::string, std::string>> seen;
-      for (const auto& row : document["results"]) {
+      for (const auto& row : ran.results) {
         seen.emplace(row["type"], row["redop"]);
         CHECK(row["out_of_place"]["nwrong"] == 0);
         // No library does an all_to_all_v in place.
         if (collective != Collective::kAllToAllV) CHECK(row["in_place"]["nwrong"] == 0);
         CHECK(row["count"] > 0);
       }
-      const bool reduces = form_of(collective).reduces;
-      CHECK(seen.size() == (reduces ? combinations : static_cast<size_t>(kDataTypes)));
-      CHECK(document["results"].size() == seen.size());
+      CHECK(seen.size() == (form_of(collective).reduces ? combinations_of(collective)
+                                                        : static_cast<size_t>(kDataTypes)));
+      CHECK(ran.results.size() == seen.size());
     }
   }
 }
 
 TEST_CASE("sendrecv goes round the ring, is no collective, and never in place") {
-  const TemporaryJson json;
-  const Ran ran = run("sendrecv -t 3 -b 0 -e 3M -i 1M -n 2 -d all --json '" + json.path() + "'");
-  INFO(ran.output);
-  REQUIRE(ran.exit_code == 0);
+  CHECK(contains(output_of("sendrecv -t 3 -b 3M -e 3M -n 2"), "# Out of bounds values : 0 OK"));
+  const MeasuredRun ran("sendrecv -t 3 -b 0 -e 3K -i 1K -n 2 -d all");
   CHECK(contains(ran.output, "rondo-perf: sendrecv on rondo"));
-  const auto document = json.read();
-  CHECK(document["config"]["collective"] == "sendrecv");
-  CHECK(document["results"].size() == 4 * static_cast<size_t>(kDataTypes));
-  for (const auto& row : document["results"]) {
+  CHECK(ran.document["config"]["collective"] == "sendrecv");
+  CHECK(ran.results.size() == 4 * static_cast<size_t>(kDataTypes));
+  for (const auto& row : ran.results) {
     CHECK(row["out_of_place"]["nwrong"] == 0);
     CHECK(row["in_place"].is_null());
     CHECK(row["algorithm"].is_null());
     CHECK(row["out_of_place"]["alg_bw"] == row["out_of_place"]["bus_bw"]);
   }
-  const struct {
-    const char* arguments;
-    const char* why;
-  } kRefused[] = {{"--algorithm ring", "no algorithm"},
-                  {"--sweep", "no algorithms to choose from"}};
-  for (const auto& refused : kRefused) {
-    const Ran said = run(std::string("sendrecv -t 2 -b 8 -e 8 ") + refused.arguments);
-    INFO(said.output);
-    CHECK(said.exit_code != 0);
-    CHECK(contains(said.output, refused.why));
-  }
-}
-
-TEST_CASE("a type without the operator is refused by name") {
-  for (int t = 0; t < kDataTypes; ++t) {
-    for (int o = 0; o < kReduceOps; ++o) {
-      const auto type = static_cast<DataType>(t);
-      const auto op = static_cast<ReduceOp>(o);
-      if (supports(type, op)) continue;
-      const Ran ran =
-          run("reduce -b 64 -e 64 -d " + std::string(name(type)) + " -o " + std::string(name(op)));
-      INFO(ran.output);
-      CHECK(ran.exit_code == 1);
-      CHECK(contains(ran.output,
-                     "there is no " + std::string(name(op)) + " of " + std::string(name(type))));
-    }
-  }
+  check_refused("sendrecv -t 2 -b 8 -e 8 --algorithm ring", "no algorithm");
+  check_refused("sendrecv -t 2 -b 8 -e 8 --sweep", "no algorithms to choose from");
 }
 
 TEST_CASE("by nccl-tests' names the program knows its collective") {
   const auto folder = std::filesystem::path(RONDO_PERF).parent_path();
-  for (const char* called :
-       {"all_reduce_perf", "all_gather_perf", "reduce_perf", "reduce_scatter_perf",
-        "broadcast_perf", "alltoall_perf", "gather_perf", "scatter_perf", "sendrecv_perf"}) {
-    const std::string program = (folder / called).string();
-    for (const char* how : {"-g 2", "-t 2", "--ranks 2"}) {
-      const Ran ran = run_this(program, std::string(how) + " -b 8 -e 1K -f 8 -n 2 -w 1 -c 1");
-      INFO(called << " " << how << "\n" << ran.output);
-      CHECK(ran.exit_code == 0);
-      CHECK(contains(ran.output, "# ranks: 2"));
-      CHECK(contains(ran.output, "# Out of bounds values : 0 OK"));
-    }
-    const Ran launched =
-        run_this(RONDO_RUN, "-n 2 --no-prefix -- '" + program + "' -b 8 -e 8 -n 2");
-    INFO(launched.output);
-    CHECK(launched.exit_code == 0);
-    CHECK(contains(launched.output, "# ranks: 2"));
+  const auto check = [&](const std::string& program, const std::string& arguments) {
+    const Ran ran = run_this(program, arguments + " -b 8 -e 1K -f 8 -n 2 -w 1 -c 1");
+    INFO(program << " " << arguments << "\n" << ran.output);
+    CHECK(ran.exit_code == 0);
+    CHECK(contains(ran.output, "# ranks: 2"));
+    CHECK(contains(ran.output, "# Out of bounds values : 0 OK"));
+    return ran.output;
+  };
+  const std::pair<const char*, const char*> programs[] = {
+      {"all_reduce", "all_reduce"}, {"all_gather", "all_gather"},
+      {"reduce", "reduce"},         {"reduce_scatter", "reduce_scatter"},
+      {"broadcast", "broadcast"},   {"alltoall", "all_to_all"},
+      {"gather", "gather"},         {"scatter", "scatter"},
+      {"sendrecv", "sendrecv"}};
+  for (const auto& [called, collective] : programs) {
+    const std::string output = check(folder / (std::string(called) + "_perf"), "-t 2");
+    CHECK(contains(output, std::string(": ") + collective + " on rondo"));
   }
-  const Ran all_to_all = run_this((folder / "alltoall_perf").string(), "-g 2 -b 8 -e 8 -n 2");
-  CHECK(contains(all_to_all.output, "all_to_all on rondo"));
+  // The ranks of each of these have to be told.
+  for (const std::string called : {"alltoall_perf", "sendrecv_perf"}) {
+    for (const char* how : {"-g 2", "--ranks 2"}) check(folder / called, how);
+    check(RONDO_RUN, "-n 2 --no-prefix -- '" + (folder / called).string() + "'");
+  }
 }
 
 TEST_CASE("buffers may start anywhere, and cycles repeat the rows") {
-  const TemporaryJson json;
-  const Ran ran = run("all_gather -t 3 -b 1K -e 64K -f 8 -n 2 -u 3 -N 2 -c 2 -d int8 --json '" +
-                      json.path() + "'");
-  INFO(ran.output);
-  CHECK(ran.exit_code == 0);
-  CHECK(json.read()["results"].size() == 2 * 3);
+  const MeasuredRun ran("all_gather -t 3 -b 1K -e 64K -f 8 -n 2 -u 3 -N 2 -c 2 -d int8");
+  CHECK(ran.results.size() == 2 * 3);
 }
 
 TEST_CASE("statistics over single operations are in the JSON, and in the table when asked for") {
-  const TemporaryJson json;
-  const Ran ran = run("all_reduce --ranks 2 -b 8 -e 8 -n 50 --stats --json '" + json.path() + "'");
-  INFO(ran.output);
-  REQUIRE(ran.exit_code == 0);
+  const MeasuredRun ran("all_reduce --ranks 2 -b 8 -e 8 -n 50 --stats");
   CHECK(contains(ran.output, "50 operations: min "));
-  const auto document = json.read();
   for (const char* half : {"out_of_place", "in_place"}) {
-    const auto& times = document["results"][0][half];
+    const auto& times = ran.results[0][half];
     CHECK(times["time_min"] > 0);
     CHECK(times["time_min"] <= times["time_median"]);
     CHECK(times["time_median"] <= times["time_p95"]);
@@ -181,16 +141,12 @@ TEST_CASE("statistics over single operations are in the JSON, and in the table w
 }
 
 TEST_CASE("a communicator of eight ranks costs less than 16 MiB a rank") {
-  const TemporaryJson json;
-  for (const char* how : {"--ranks 8", "--ranks 8 --pace 10GB/s,500us", "-t 8"}) {
-    const Ran ran =
-        run(std::string("all_reduce ") + how + " -b 64K -e 64K -n 1 --json '" + json.path() + "'");
-    INFO(how << "\n" << ran.output);
-    REQUIRE(ran.exit_code == 0);
+  for (const std::string how : {"--ranks 8", "--ranks 8 --pace 10GB/s,500us", "-t 8"}) {
+    const MeasuredRun ran("all_reduce " + how + " -b 64K -e 64K -n 1");
     CHECK(contains(ran.output, "# communicator, per rank: "));
-    const auto use = json.read()["config"]["memory_per_rank"];
+    const auto use = ran.document["config"]["memory_per_rank"];
     const auto shared = use["shared_bytes"].get<size_t>(), own = use["private_bytes"].get<size_t>();
-    INFO(shared << " " << own);
+    INFO(how << ": " << shared << " " << own);
     CHECK(shared > 8 * 1024);  // more than the board
     CHECK(own > 0);
     CHECK(shared + own < size_t{16} << 20);
@@ -198,41 +154,37 @@ TEST_CASE("a communicator of eight ranks costs less than 16 MiB a rank") {
 }
 
 TEST_CASE("the machine and the link profile are shown") {
-  const Ran two = run("--topology --ranks 2");
-  INFO(two.output);
-  CHECK(two.exit_code == 0);
-  for (const char* part : {"host: ",
-                           "packages",
-                           "NUMA",
-                           "GPUs: ",
-                           "allowed",
-                           "control group",
-                           "rank",
-                           "link profile: shared memory",
-                           "overhead_us",
-                           "alpha_us",
-                           "peer_us",
-                           "slot_us_per_byte",
-                           "one_way_us_per_byte",
-                           "memory_cached_us_per_byte",
-                           "memory_us_per_byte",
-                           "reduce_us_per_byte",
-                           "process_copy_us",
-                           "process_copy_us_per_byte",
-                           "parallel_ranks",
-                           "llc_bytes",
-                           "slot_bytes",
-                           "slots",
-                           "GB/s"}) {
+  const std::string two = output_of("--topology --ranks 2");
+  for (const std::string part : {"host: ",
+                                 "packages",
+                                 "NUMA",
+                                 "GPUs: ",
+                                 "allowed",
+                                 "control group",
+                                 "rank",
+                                 "link profile: shared memory",
+                                 "overhead_us",
+                                 "alpha_us",
+                                 "peer_us",
+                                 "slot_us_per_byte",
+                                 "one_way_us_per_byte",
+                                 "memory_cached_us_per_byte",
+                                 "memory_us_per_byte",
+                                 "reduce_us_per_byte",
+                                 "process_copy_us",
+                                 "process_copy_us_per_byte",
+                                 "parallel_ranks",
+                                 "llc_bytes",
+                                 "slot_bytes",
+                                 "slots",
+                                 "GB/s"}) {
     INFO(part);
-    CHECK(contains(two.output, part));
+    CHECK(contains(two, part));
   }
-  const Ran many = run("all_reduce --topology --ranks 1000");
-  CHECK(many.exit_code == 0);
-  CHECK(contains(many.output, "more ranks than cores"));
-  const Ran paced = run("--topology --pace 1GB/s,20us --ranks 1000");
-  CHECK(contains(paced.output, "link profile: wire over"));
-  CHECK(contains(paced.output, "more ranks than cores: 1000 on "));
+  CHECK(contains(output_of("all_reduce --topology --ranks 1000"), "more ranks than cores"));
+  const std::string paced = output_of("--topology --pace 1GB/s,20us --ranks 1000");
+  CHECK(contains(paced, "link profile: wire over"));
+  CHECK(contains(paced, "more ranks than cores: 1000 on "));
   CHECK(run("--topology --json").exit_code == 2);
 }
 
@@ -256,48 +208,32 @@ TEST_CASE("a bar is drawn on a terminal, through the launcher too, and nowhere e
   }
 }
 
-TEST_CASE("without a check nothing is claimed") {
-  const Ran ran = run("all_reduce --ranks 2 -c 0" + kShort);
-  INFO(ran.output);
-  CHECK(ran.exit_code == 0);
-  CHECK(contains(ran.output, "N/A"));
-}
-
 TEST_CASE(
     "a calibration writes a profile that predicts what was measured, and a sweep goes by it") {
   if (std::thread::hardware_concurrency() < 2) return;  // refused there, as it should be
-  const auto directory =
-      std::filesystem::temp_directory_path() / ("rondo-perf-links-" + std::to_string(getpid()));
-  std::filesystem::create_directory(directory);
   // Without a FILE: into the default place, where programs find it by themselves.
-  setenv("XDG_CONFIG_HOME", directory.c_str(), 1);
-  setenv("RONDO_LINKS", "", 1);
-  const std::string sweep_file = (directory / "sweep.json").string();
-  const Ran calibrated = run("--calibrate --ranks 2 -b 64 -e 1M -f 4 -n 3");
-  INFO(calibrated.output);
-  REQUIRE(calibrated.exit_code == 0);
+  const testing::TempDirectory directory;
+  const Environment place = {"XDG_CONFIG_HOME=" + directory.path(), "RONDO_LINKS="};
+  const std::string calibrated = output_of("--calibrate --ranks 2 -b 1K -e 256K -f 4 -n 3", place);
+  INFO(calibrated);
   const std::string words = "timings of 2 ranks in 3 rounds fitted, written to ";
-  const size_t name = calibrated.output.find(words);
-  REQUIRE(name != std::string::npos);
-  const size_t begin = name + words.size();
-  const std::string links =
-      calibrated.output.substr(begin, calibrated.output.find('\n', begin) - begin);
-  CHECK(contains(links, directory.string() + "/rondo/links-"));
-  CHECK(contains(calibrated.output, "# within 15 %"));
+  REQUIRE(contains(calibrated, words));
+  const size_t begin = calibrated.find(words) + words.size();
+  const std::string links = calibrated.substr(begin, calibrated.find('\n', begin) - begin);
+  CHECK(contains(links, directory.path() + "/rondo/links-"));
+  CHECK(contains(calibrated, "# within 15 %"));
   auto profile = nlohmann::json::parse(std::ifstream(links));
   REQUIRE(profile["corrections"].size() == 1);
   CHECK(profile["corrections"][0]["hosts"] == std::vector<int>{0, 0});
   // Every algorithm of every collective, of which those without direct ones on both memories.
   CHECK(profile["corrections"][0]["tables"].size() > 50);
 
-  const Ran found = run("all_reduce --ranks 2 -b 64 -e 64 -n 3");
-  CHECK(contains(found.output, "# links: " + links));
-  const Ran around = run("all_reduce --ranks 2 -b 64 -e 64 -n 3 --links built-in");
-  CHECK(contains(around.output, "# links: built-in"));
-  const Ran of_itself =
-      run("all_reduce --sweep --ranks 2 -b 64 -e 64 -n 3 --json '" + sweep_file + "'");
+  const std::string once = "all_reduce --ranks 2 -b 64 -e 64 -n 3";
+  CHECK(contains(output_of(once, place), "# links: " + links));
+  CHECK(contains(output_of(once + " --links built-in", place), "# links: built-in"));
+  const MeasuredRun of_itself(once + " --sweep", place);
   CHECK(contains(of_itself.output, "links: " + links));
-  CHECK(nlohmann::json::parse(std::ifstream(sweep_file))["links"] == links);
+  CHECK(of_itself.document["links"] == links);
 
   // A profile in which the star is a thousand times as fast as it is: the choice follows.
   for (auto& table : profile["corrections"][0]["tables"]) {
@@ -305,84 +241,56 @@ TEST_CASE(
     for (auto& factor : table["factor"]) factor = factor.get<double>() / 1000;
   }
   std::ofstream(links) << profile;
-  const Ran swept = run("all_reduce --sweep --ranks 2 -b 64 -e 64K -f 32 -n 3 --links '" + links +
-                        "' --json '" + sweep_file + "'");
-  INFO(swept.output);
-  REQUIRE(swept.exit_code == 0);
+  const std::string by_links = " --links '" + links + "'";
+  const MeasuredRun swept("all_reduce --sweep --ranks 2 -b 64 -e 64K -f 32 -n 3" + by_links);
   CHECK(contains(swept.output, "# chosen within 5 % of the best"));
-  const auto sweep = nlohmann::json::parse(std::ifstream(sweep_file));
-  REQUIRE(sweep["results"].size() == 3);
-  for (const auto& row : sweep["results"]) {
+  REQUIRE(swept.results.size() == 3);
+  for (const auto& row : swept.results) {
     CHECK(row["chosen"] == "star");
     CHECK(row["algorithms"].size() == 5);  // plain memory: no direct ones
     CHECK(row["loss"].get<double>() >= 0);
     CHECK((row["best"] == "star") == (row["loss"] == 0));
   }
   // And what is measured without a sweep goes by it too.
-  const Ran measured = run("all_reduce --wide --ranks 2 -b 64 -e 64 -n 2 --links '" + links + "'");
-  CHECK(contains(measured.output, "star"));
-  unsetenv("XDG_CONFIG_HOME");
-  setenv("RONDO_LINKS", "built-in", 1);
-  std::filesystem::remove_all(directory);
+  CHECK(contains(output_of(once + " --wide" + by_links), "star"));
 }
 
 TEST_CASE("a sweep has a table for every type, operator and root") {
-  const TemporaryJson json;
-  const auto sweep = [&](const std::string& arguments) {
-    const Ran ran = run(arguments + " --sweep -t 2 -b 64 -e 64 -n 1 --json '" + json.path() + "'");
-    INFO(ran.output);
-    REQUIRE(ran.exit_code == 0);
-    return ran.output;
-  };
-  const std::string reduced = sweep("reduce -d all -o all -r 1");
+  const std::string how = " --sweep -t 2 -b 64 -e 64 -n 1";
+  const MeasuredRun reduced("reduce -d all -o all -r 1" + how);
   std::set<std::pair<std::string, std::string>> seen;
-  const auto document = json.read();
-  for (const auto& row : document["results"]) {
-    seen.emplace(row["type"], row["redop"]);
+  for (const auto& row : reduced.results) {
+    const std::string type = row["type"], op = row["redop"],
+                      title = "reduce of " + type + ", " + op + ", root 1,";
+    INFO(title);
+    seen.emplace(type, op);
     CHECK(row["root"] == 1);
+    CHECK(contains(reduced.output, title));
   }
-  size_t combinations = 0;
-  for (int type = 0; type < kDataTypes; ++type) {
-    for (int op = 0; op < kReduceOps; ++op) {
-      if (!supports(static_cast<DataType>(type), static_cast<ReduceOp>(op))) continue;
-      ++combinations;
-      const std::string title = "reduce of " +
-                                std::string(kDataTypeNames[static_cast<size_t>(type)]) + ", " +
-                                std::string(kReduceOpNames[static_cast<size_t>(op)]) + ", root 1,";
-      INFO(title);
-      CHECK(contains(reduced, title));
-    }
-  }
+  const size_t combinations = combinations_of(Collective::kReduce);
   CHECK(seen.size() == combinations);
-  CHECK(document["results"].size() == combinations);
-  CHECK(count(reduced, "# chosen within 5 % of the best") == combinations);
+  CHECK(reduced.results.size() == combinations);
+  CHECK(count(reduced.output, "# chosen within 5 % of the best") == combinations);
 
-  const std::string rooted = sweep("broadcast -r all");
-  CHECK(contains(rooted, "broadcast of float, root 0,"));
-  CHECK(contains(rooted, "broadcast of float, root 1,"));
-  CHECK(json.read()["results"].size() == 2);
-
-  const Ran absent = run("reduce --sweep -t 2 -b 64 -e 64 -n 1 -d float -o bxor");
-  CHECK(absent.exit_code == 1);
-  CHECK(contains(absent.output, "there is no bxor of float"));
+  const MeasuredRun rooted("broadcast -r all" + how);
+  CHECK(contains(rooted.output, "broadcast of float, root 0,"));
+  CHECK(contains(rooted.output, "broadcast of float, root 1,"));
+  CHECK(rooted.results.size() == 2);
+  check_refused("reduce -d float -o bxor" + how, "there is no bxor of float");
 }
 
 TEST_CASE("a calibration is refused where it would say nothing") {
   const std::string too_many = std::to_string(std::thread::hardware_concurrency() + 1);
   for (const std::string& arguments :
-       {std::string("--ranks 1"), "--ranks " + too_many, std::string("--ranks 2 --threads"),
-        std::string("--ranks 2 --pace 1GB/s")}) {
-    const Ran ran = run("--calibrate /nonexistent/x.json -e 64 " + arguments);
-    INFO(arguments << "\n" << ran.output);
-    CHECK(ran.exit_code != 0);
-    CHECK(contains(ran.output, "a CPU for each"));
+       {std::string("1"), too_many, std::string("2 --threads"), std::string("2 --pace 1GB/s")}) {
+    check_refused("--calibrate /nonexistent/x.json -e 64 --ranks " + arguments, "a CPU for each");
   }
 }
 
 TEST_CASE("a calibration overwrites nothing but a link profile") {
   if (std::thread::hardware_concurrency() < 2) return;  // refused there
   const TemporaryJson file;
-  for (const std::string& text : {std::string("notes of a day"), std::string("{\"loss\": 1}")}) {
+  for (const char* text : {"notes of a day", "{\"loss\": 1}"}) {
     std::ofstream(file.path()) << text;
     const Ran ran = run("--calibrate " + file.path() + " --ranks 2 -b 64 -e 64 -n 1");
     INFO(ran.output);
@@ -399,19 +307,14 @@ TEST_CASE("more memory than the machine has is refused before it is touched") {
   const auto bytes = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) *
                      static_cast<size_t>(sysconf(_SC_PAGESIZE)) / 4 * 3;
   const std::string size = std::to_string(bytes);
-  for (const std::string& words : {std::string("all_reduce"), std::string("all_reduce --sweep")}) {
-    const Ran ran = run(words + " --ranks 2 -n 1 -b " + size + " -e " + size);
-    INFO(ran.output);
-    CHECK(ran.exit_code != 0);
-    CHECK(contains(ran.output, "buffers of " + size + " bytes: choose a smaller maximum with -e"));
+  for (const std::string words : {"all_reduce", "all_reduce --sweep"}) {
+    check_refused(words + " --ranks 2 -n 1 -b " + size + " -e " + size,
+                  "buffers of " + size + " bytes: choose a smaller maximum with -e");
   }
 }
 
 TEST_CASE("mistakes are named and end with a code other than 0") {
-  const struct {
-    const char* arguments;
-    const char* named;
-  } kMistakes[] = {
+  const std::pair<const char*, const char*> mistakes[] = {
       {"", "COLLECTIVE"},
       {"all_reduze", "all_reduze"},
       {"all_reduce --algorithm fastest", "two-shot-direct"},  // the valid names are listed
@@ -426,6 +329,7 @@ TEST_CASE("mistakes are named and end with a code other than 0") {
       {"all_reduce -T nan", "-T"},
       {"all_reduce --json -", "/dev/stdout"},
       {"--calibrate - --ranks 2", "is not a file"},
+      {"reduce -b 64 -e 64 -d float -o bxor", "there is no bxor of float"},
       {"all_reduce -b 8 -e 8 -n 1 >/dev/full", "cannot write the table"},
       {"all_reduce --ranks 2 -b 8 -e 8 -n 1 >/dev/full", "cannot write"},
       {"--topology >/dev/full", "cannot write"},
@@ -436,21 +340,15 @@ TEST_CASE("mistakes are named and end with a code other than 0") {
       {"all_reduce --ranks 2 -b 8 -e 8 -n 1 --links /nonexistent/links", "/nonexistent/links"},
       {"--calibrate x.json --sweep --ranks 2", "--sweep comes after it"},
       {"--calibrate /nonexistent/x.json --ranks 2 -b 64 -e 64 -n 1", "/nonexistent/x.json"},
-      {"barrier --calibrate /dev/null --ranks 2 -n 1", "leave out the collective's name"},
+      {"barrier --calibrate /dev/null --ranks 2 -b 64 -e 64 -n 1",
+       "leave out the collective's name"},
   };
-  for (const auto& mistake : kMistakes) {
-    const Ran ran = run(mistake.arguments);
-    INFO(mistake.arguments << "\n" << ran.output);
-    CHECK(ran.exit_code != 0);
-    CHECK(contains(ran.output, mistake.named));
-    CHECK_FALSE(contains(ran.output, "destroy a communicator only"));  // blames the other ranks
-  }
+  for (const auto& [arguments, named] : mistakes) check_refused(arguments, named);
   const Ran sweep = run("all_reduce --sweep --ranks 2 -b 64 -e 64 --json /nonexistent/x.json");
   CHECK(contains(sweep.output, "cannot write --json '/nonexistent/x.json'"));
   CHECK_FALSE(contains(sweep.output, "# "));  // before anything is timed
-  const auto off = testing::run_program({RONDO_PERF, "all_reduce", "--memory", "library"},
-                                        {"RONDO_ARENA_BYTES=0"});
-  CHECK(contains(off.err, "no library memory for two buffers"));
+  check_refused("all_reduce --memory library", "no library memory for two buffers",
+                {"RONDO_ARENA_BYTES=0"});
 }
 
 TEST_CASE("without a GPU --device cuda says so once and fails") {
@@ -461,44 +359,21 @@ TEST_CASE("without a GPU --device cuda says so once and fails") {
   CHECK(count(ran.output, "\n") == 1);
 }
 
-TEST_CASE("a launcher's ranks are not started twice") {
-  setenv("RANK", "0", 1);
-  setenv("WORLD_SIZE", "3", 1);
-  const Ran twice = run("all_reduce --ranks 2 -b 8 -e 8 -n 1");
-  unsetenv("WORLD_SIZE");
-  const Ran half = run("all_reduce -b 8 -e 8 -n 1");
-  unsetenv("RANK");
-  INFO(twice.output << half.output);
-  CHECK(twice.exit_code != 0);
-  CHECK(contains(twice.output, "already started 3 ranks"));
-  CHECK(half.exit_code != 0);
-  CHECK(contains(half.output, "WORLD_SIZE"));
-}
-
-TEST_CASE("a launcher's only rank may start others, as processes and as threads") {
-  setenv("RANK", "0", 1);
-  setenv("WORLD_SIZE", "1", 1);
-  const Ran processes = run("all_reduce --ranks 2 -b 8 -e 8 -n 1");
-  const Ran threads = run("all_reduce --threads --ranks 2 -b 8 -e 8 -n 1");
-  unsetenv("WORLD_SIZE");
-  unsetenv("RANK");
-  for (const Ran& ran : {processes, threads}) {
-    INFO(ran.output);
-    CHECK(ran.exit_code == 0);
-    CHECK(contains(ran.output, "ranks: 2"));
+TEST_CASE("a launcher's ranks are not started twice; its only rank may start others") {
+  const std::string short_run = "all_reduce -b 8 -e 8 -n 1";
+  check_refused(short_run, "WORLD_SIZE", {"RANK=0"});
+  check_refused(short_run + " --ranks 2", "already started 3 ranks", {"RANK=0", "WORLD_SIZE=3"});
+  for (const char* how : {" --ranks 2", " --threads --ranks 2"}) {
+    CHECK(contains(output_of(short_run + how, {"RANK=0", "WORLD_SIZE=1"}), "ranks: 2"));
   }
 }
 
 TEST_CASE("arenas that no process has addresses for are one warning, and everything works") {
-  const auto ran = testing::run_program(
-      {RONDO_PERF, "all_reduce", "--ranks", "3", "-b", "64", "-e", "64", "-n", "2"},
-      {"RONDO_ARENA_BYTES=32T"});
-  INFO(ran.out << ran.err);
-  CHECK(ran.exit_code == 0);
-  const size_t first = ran.err.find("library memory goes through slots");
-  REQUIRE(first != std::string::npos);
-  CHECK(ran.err.find("library memory goes through slots", first + 1) == std::string::npos);
-  CHECK(contains(ran.err, "set RONDO_ARENA_BYTES to 21845G or less"));
+  const std::string output =
+      output_of("all_reduce --ranks 3 -b 64 -e 64 -n 2", {"RONDO_ARENA_BYTES=32T"});
+  INFO(output);
+  CHECK(count(output, "library memory goes through slots") == 1);
+  CHECK(contains(output, "set RONDO_ARENA_BYTES to 21845G or less"));
 }
 
 TEST_CASE("where no thread can be started there is a sentence, and nothing is left behind") {

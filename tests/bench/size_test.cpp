@@ -72,16 +72,14 @@ TEST_CASE("size is the larger buffer and count the collective's parameter") {
 
 TEST_CASE("least traffic counts every needed byte once") {
   const auto traffic = [](Collective collective, int rank) {
-    return least_traffic(shape_of(collective, DataType::kUint8, ReduceOp::kSum, 1, 400, 4), rank,
-                         4);
+    const LeastTraffic least =
+        least_traffic(shape_of(collective, DataType::kUint8, ReduceOp::kSum, 1, 400, 4), rank, 4);
+    return std::pair(least.reads, least.writes);
   };
-  CHECK(traffic(Collective::kAllReduce, 0).reads == 400);
-  CHECK(traffic(Collective::kAllReduce, 0).writes == 400);
-  CHECK(traffic(Collective::kReduceScatter, 0).reads == 400);
-  CHECK(traffic(Collective::kReduceScatter, 0).writes == 100);
-  CHECK(traffic(Collective::kAllGather, 0).reads == 100);
-  CHECK(traffic(Collective::kAllGather, 0).writes == 400);
-  CHECK(traffic(Collective::kBroadcast, 0).reads == 0);
-  CHECK(traffic(Collective::kBroadcast, 1).reads == 400);
-  CHECK(traffic(Collective::kBroadcast, 0).writes == 400);
+  using ReadsWrites = std::pair<size_t, size_t>;
+  CHECK(traffic(Collective::kAllReduce, 0) == ReadsWrites{400, 400});
+  CHECK(traffic(Collective::kReduceScatter, 0) == ReadsWrites{400, 100});
+  CHECK(traffic(Collective::kAllGather, 0) == ReadsWrites{100, 400});
+  CHECK(traffic(Collective::kBroadcast, 0) == ReadsWrites{0, 400});
+  CHECK(traffic(Collective::kBroadcast, 1).first == 400);
 }

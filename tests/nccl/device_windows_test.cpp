@@ -1,4 +1,4 @@
-// Communicators on GPUs, over the fake CUDA runtime of tests/comm/device. Windows: ranks that count as processes
+// Communicators on GPUs, over the fake of tests/comm/device. Windows: ranks that count as processes
 // of their own reach each other's buffers in place once every rank has registered its own, and not
 // before or after. Groups over several communicators; abort; how many communicators fit a GPU.
 #include <cstdint>

@@ -1,9 +1,9 @@
 /* The ranks that a test program drives:
  *   PROGRAM [THREADS LOCALS]
- * so many threads in each process that rondo-run started, or in this one, which drive so many ranks each: 1 and 1 unless given.
- * A thread with several ranks has every step in a group. Communicators come from ncclCommInitRank in the rank's thread,
- * from ncclCommInitAll where one thread drives all ranks, or from a group of the main thread's.
- * Any failure ends the program with a message. C99. */
+ * so many threads with so many ranks each (1 and 1), in each process of rondo-run or in this one.
+ * A thread groups the steps of its ranks. Communicators come from ncclCommInitRank in the rank's
+ * thread, ncclCommInitAll if one thread has all, or a group of the main thread. A failure ends
+ * the program with a message. C99. */
 #pragma once
 
 #include <pthread.h>

@@ -39,12 +39,14 @@ Buffer<T> noise(size_t count, uint64_t key, double size = 1) {
   return values;
 }
 
-inline double as_double(uint8_t value) { return value; }
-inline double as_double(int32_t value) { return value; }
-inline double as_double(BFloat16Bits value) { return double{widen(value)}; }
-inline double as_double(Float16Bits value) { return double{widen(value)}; }
-inline double as_double(float value) { return double{value}; }
-inline double as_double(double value) { return value; }
+template <class T>
+double as_double(T value) {
+  if constexpr (requires { widen(value); }) {
+    return widen(value);
+  } else {
+    return value;
+  }
+}
 
 template <class T>
 void check_close(const Buffer<T>& got, const Buffer<T>& expected, double bound) {
@@ -61,7 +63,7 @@ bool same_bits(const Buffer<T>& a, const Buffer<T>& b) {
   return std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
-/// A kernel's argument in one run of it: the memory of the run's own copy of a buffer, or the value.
+/// A kernel's argument in one of its runs: the memory of that run's copy of a buffer, or the value.
 template <class T>
 T* argument(Buffer<T>& copy) {
   return copy.data();
@@ -80,8 +82,8 @@ void check_runs(const Buffer<T>& host, const Buffer<T>& device, const Buffer<T>&
 template <class Value>
 void check_runs(const Value&, const Value&, const Value&, double) {}
 
-/// Runs the kernel that `make` makes of the arguments on the host and twice on the GPU, each time with
-/// its own copies of buffers: they are within `bound`, and the same bits both times on the GPU.
+/// Runs the kernel that `make` makes of the arguments on the host and twice on the GPU, each time
+/// with its own copies of buffers: within `bound`, and the same bits both times on the GPU.
 template <class Make, class... Arguments>
 void compare_made(const char* what, double bound, const Make& make, const Arguments&... given) {
   INFO(what);

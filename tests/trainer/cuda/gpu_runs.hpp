@@ -62,12 +62,10 @@ inline std::shared_ptr<device::test::FakeGpu> locking_gpu(int gpus = 1) {
   return gpu;
 }
 
-/// The same flags on the host.
 inline json on_host(const Workplace& place, const Words& words, int ranks) {
   return place.train_on(on_data(place, words) + ("--ranks " + std::to_string(ranks)));
 }
 
-/// A new folder.
 inline std::string folder_in(const Workplace& place, const std::string& name) {
   std::filesystem::create_directory(place.file(name));
   return place.file(name);
@@ -88,7 +86,7 @@ inline void check_as_on_host(const Workplace& place, const Words& words, int ran
   check_same_losses(on_host(place, words, ranks), on_gpus(place, words, ranks), relative);
 }
 
-/// Runs in which the GPU refuses the call of each of those numbers, counted from rank 0's beginning; how
+/// Runs in which the GPU refuses the call of each of those numbers, from rank 0's beginning on; how
 /// many of them failed. Each has to end alike on both ranks: what only takes times down may fail.
 inline int runs_that_a_refused_call_ends(const Workplace& place, const Words& words,
                                          const std::vector<int>& numbers) {

@@ -17,8 +17,8 @@ template <class T>
 Values add_channels(const ChannelSlice& slice, const double* partial, bool accumulate,
                     T* gradient) {
   Values sums(slice.channels);
-  walk(AddChannelsKernel<T>{slice.slices(), slice.channels, partial, sums.data(), accumulate,
-                            gradient});
+  walk_of<AddChannelsKernel<T>>(slice.slices(), slice.channels, partial, sums, accumulate,
+                                gradient);
   return sums;
 }
 

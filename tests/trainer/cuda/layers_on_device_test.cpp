@@ -145,20 +145,20 @@ TEST_CASE(
           layers.convolution_forward(shape, x_on.data(), w_on.data(),
                                      biased ? bias_on.data() : nullptr, biased, scratch.data(),
                                      y_on.data());
-          check_close(wide(world.get(y_on)), y, bound);
+          check_close(world.get(y_on), y, bound);
         }
         host.convolution_backward_input(shape, wide(dy).data(), wide(w).data(), columns.data(),
                                         dx.data());
         layers.convolution_backward_input(shape, dy_on.data(), w_on.data(), scratch.data(),
                                           dx_on.data());
-        check_close(wide(world.get(dx_on)), dx, bound);
+        check_close(world.get(dx_on), dx, bound);
         for (const bool accumulate : {true, false}) {
           Values sum = wide(dw);
           host.convolution_backward_weight(shape, wide(dy).data(), wide(x).data(), columns.data(),
                                            accumulate, sum.data());
           layers.convolution_backward_weight(shape, dy_on.data(), x_on.data(), scratch.data(),
                                              accumulate, dw_on.data());
-          check_close(wide(world.get(dw_on)), sum, bound);
+          check_close(world.get(dw_on), sum, bound);
         }
       }
     }
@@ -276,9 +276,9 @@ TEST_CASE("layers on a device: rows of logits have padding, which no layer reads
       layers.multiply_weight_gradient(padded, {.first = 3, .count = kClasses - 3}, y.data(),
                                       x_on.data(), dw_on.data(), false);
       layers.linear_backward_bias(padded, y.data(), false, dbias_on.data());
-      check_close(wide(world.get(dx_on)), dx, bound);
-      check_close(wide(world.get(dw_on)), dw, bound);
-      check_close(wide(world.get(dbias_on)), dbias, bound);
+      check_close(world.get(dx_on), dx, bound);
+      check_close(world.get(dw_on), dw, bound);
+      check_close(world.get(dbias_on), dbias, bound);
     }
   };
   check(float{});
@@ -299,7 +299,7 @@ TEST_CASE(
     for (double& sum : expected) sum -= offset == 0 ? 0 : 1;  // not accumulated then
     layers.linear_backward_bias({.rows = kRows, .in = 0, .out = kWidth}, on.data() + offset,
                                 offset == 0, sums.data());
-    check_close(wide(world.get(sums)), expected, 1e-5);
+    check_close(world.get(sums), expected, 1e-5);
   }
 }
 

@@ -1,5 +1,5 @@
-// The trainer's GPU kernels, walked on the host in three orders of their threads, against the host's
-// functions in double, whose gradients their own tests compare with central differences.
+// The trainer's GPU kernels, walked on the host in three orders of their threads, against the
+// host's functions in double, whose gradients their own tests compare with central differences.
 #include "trainer/layers/host/layers.hpp"
 
 #include <algorithm>

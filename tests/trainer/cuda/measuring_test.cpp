@@ -1,5 +1,5 @@
-// What rondo-train --device cuda measures, over the fake CUDA runtime: steps' times, traces, control
-// steps, and buckets that are laid out by what was measured.
+// What rondo-train --device cuda measures, over the fake CUDA runtime: steps' times, traces,
+// control steps, and buckets that are laid out by what was measured.
 #include <algorithm>
 #include <chrono>
 #include <fstream>

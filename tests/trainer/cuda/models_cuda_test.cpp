@@ -3,9 +3,8 @@
 
 namespace rondo::trainer::models_cuda_test {
 
-using namespace cuda::testing;
-using cuda::BFloat16Bits;
-using cuda::Float16Bits;
+using namespace cuda;           // NOLINT: this file is about it
+using namespace cuda::testing;  // NOLINT: its rig
 
 TEST_CASE("models on a GPU: losses, hits and every gradient are the host's") {
   auto device = Device::open(0);

@@ -24,11 +24,7 @@ inline constexpr Pass kEvaluation{.training = false, .seed = 3, .step = 4};
 
 template <class T>
 T rounded(double value) {
-  if constexpr (std::is_same_v<T, double>) {
-    return value;
-  } else {
-    return narrow<T>(static_cast<float>(value));
-  }
+  return narrow<T>(static_cast<Wide<T>>(value));
 }
 
 /// What a gradient may differ by, beside the largest of its tensor.
@@ -154,8 +150,8 @@ struct OnDevice {
     return numbers;
   }
 
-  /// A step of both, which has the same gradients and buffers, if `pass` trains; else the losses and
-  /// hits of both. Adds to their gradients if `accumulate`.
+  /// A step of both, which has the same gradients and buffers, if `pass` trains; else the losses
+  /// and hits of both. Adds to their gradients if `accumulate`.
   void step(const Batch& batch, const Pass& pass, double scale = 1, bool accumulate = false) {
     Listener here, there;
     double expected[] = {3, 4};

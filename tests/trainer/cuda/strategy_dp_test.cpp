@@ -1,5 +1,5 @@
-// --strategy dp --device cuda over the fake CUDA runtime: ddp's losses, and the host's, by a star through
-// rank 0.
+// --strategy dp --device cuda over the fake CUDA runtime: ddp's losses, and the host's, by a star
+// through rank 0.
 #include <algorithm>
 #include <atomic>
 #include <string>

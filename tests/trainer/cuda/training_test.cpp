@@ -1,5 +1,5 @@
-// rondo-train --device cuda over the fake CUDA runtime: whole runs, ranks as threads, beside the same
-// runs on the host.
+// rondo-train --device cuda over the fake CUDA runtime: whole runs, ranks as threads, beside the
+// same runs on the host.
 #include <algorithm>
 #include <atomic>
 #include <cmath>

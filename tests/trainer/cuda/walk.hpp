@@ -213,8 +213,8 @@ class Walk {
     states_[thread].fibre = nullptr;
   }
 
-  /// Runs a thread on the fibre that it has begun on, and then those after it whose turn has come: to
-  /// change fibres takes longer than most of what threads do between two meetings.
+  /// Runs a thread, and on its fibre those after it that have not begun: to change fibres takes
+  /// longer than most of what threads do between two meetings.
   static void run_threads(void* owner, uint32_t thread) {
     auto* const walk = static_cast<Walk*>(owner);
     Fibre* const fibre = walk->states_[thread].fibre;
