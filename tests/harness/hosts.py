@@ -51,6 +51,13 @@ class Hosts:
         """As ssh, for a launcher: these words, a host's name or address and a command line."""
         return [TOOL, "agent", self.group]
 
+    def agent_file(self, folder):
+        """The same as a program in this folder, for mpirun's plm_rsh_agent."""
+        path = pathlib.Path(folder, "agent")
+        path.write_text(f'#!/bin/sh\nexec {" ".join(self.agent())} "$@"\n')
+        path.chmod(0o700)
+        return str(path)
+
     def cut(self, host, network=0):
         self._call("cut", self.group, host, network)
 

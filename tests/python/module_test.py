@@ -27,6 +27,17 @@ def run(*command, **more):
     return subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
+@contextlib.contextmanager
+def in_threads(*calls):
+    """Each (function, argument...) in a thread, all of which have ended when the body has."""
+    threads = [threading.Thread(target=function, args=arguments) for function, *arguments in calls]
+    for thread in threads:
+        thread.start()
+    yield
+    for thread in threads:
+        thread.join(60)
+
+
 class UnderALauncher(unittest.TestCase):
     def ranks(self, ranks, *cases):
         done = run(f"{BIN}/rondo-run", "-n", ranks, "--timeout", 100, "--", sys.executable, HERE / "ranks.py", *cases)
@@ -47,19 +58,12 @@ class UnderALauncher(unittest.TestCase):
         self.assertEqual(done.stdout.count("[6. 6. 6. 6.]"), 3, done.stdout + done.stderr)
         self.assertIn("prints `[6. 6. 6. 6.]` three times", page)
 
-    def test_a_forked_child_and_a_communicator_closed_too_early(self):
-        self.assertEqual(self.ranks(2, "forked"), 4)  # each rank's child ends as a rank does
-        self.assertEqual(self.ranks(2, "closed_too_early"), 2)
-
-    def test_a_death_a_disagreement_and_an_interrupt_are_errors_that_say_so(self):
-        self.assertEqual(self.ranks(2, "dies"), 1)
-        self.assertEqual(self.ranks(3, "shrinks"), 2)
-        self.assertEqual(self.ranks(2, "disagree"), 2)
-        self.assertEqual(self.ranks(2, "another_collective"), 2)
-        self.assertEqual(self.ranks(2, "only_sends"), 2)
-        self.assertEqual(self.ranks(2, "interrupted"), 2)
-        self.assertEqual(self.ranks(2, "signalled"), 2)
-        self.assertEqual(self.ranks(2, "closes_in_vain"), 2)
+    def test_errors_say_what_happened(self):
+        cases = ("disagree", "another_collective", "only_sends", "interrupted", "signalled", "closes_in_vain", "closed_too_early",
+                 "forked")
+        self.assertEqual(self.ranks(2, *cases), 2 * len(cases) + 2)  # each rank's child ends as a rank does
+        for ranks in (2, 3):
+            self.assertEqual(self.ranks(ranks, "dies"), ranks - 1)
 
 
 class Alone(unittest.TestCase):
@@ -75,8 +79,6 @@ class Alone(unittest.TestCase):
         self.assertIn(part, str(raised.exception))
 
     def test_wrong_arguments_are_named(self):
-        import numpy as np
-
         c, x = self.c, np.ones(6, "float32")
         self.refused("band", c.plan, "all_reduce", 8, op="band", error=rondo.Error)
         self.refused("x is not contiguous", c.all_reduce, np.ones((4, 4))[:, ::2])
@@ -125,8 +127,6 @@ class Alone(unittest.TestCase):
         self.refused("bavg", c.plan, "all_reduce", 1, op="bavg")
 
     def test_an_output_that_cannot_be_written_is_refused_before_anything_moves(self):
-        import numpy as np
-
         c, x, read_only = self.c, np.ones(6, "float32"), np.zeros(6, "float32")
         read_only.setflags(write=False)
         self.refused("y is read-only", c.all_reduce, x, read_only)
@@ -138,8 +138,6 @@ class Alone(unittest.TestCase):
         self.assertEqual(x.tolist(), [1] * 6)
 
     def test_arrays_without_dimensions_or_elements(self):
-        import numpy as np
-
         c, y = self.c, np.array(0.0)
         self.assertEqual(c.all_reduce(np.array(2.5)).shape, ())
         self.assertIs(c.all_reduce(np.float64(2.5), y), y)
@@ -151,8 +149,6 @@ class Alone(unittest.TestCase):
         self.assertEqual(rondo.empty(()).shape, ())
 
     def test_arrays_live_as_long_as_an_operation_uses_them(self):
-        import numpy as np
-
         c, y, text = self.c, np.zeros(3, "int32"), bytearray(12)
         seen = weakref.ref(y)
         work = [c.recv(y, 0, 1, async_op=True), c.recv(text, 0, 2, async_op=True)]
@@ -265,10 +261,8 @@ threads = [threading.Thread(target=call, args=(c,)) for c in communicators]
             except ValueError as refusal:
                 refusals.append(str(refusal))
 
-        thread = threading.Thread(target=call)
-        thread.start()
-        c.close()
-        thread.join(60)
+        with in_threads([call]):
+            c.close()
         self.assertEqual(refusals, ["this communicator is closed"])
         self.refused("", pending.wait, error=rondo.Error)
 
@@ -290,20 +284,13 @@ threads = [threading.Thread(target=call, args=(c,)) for c in communicators]
                     time.sleep(0.001)
             pair[1].send(b"y", 0)
 
-        def started(target, *arguments):
-            thread = threading.Thread(target=target, args=arguments)
-            thread.start()
-            return thread
-
-        for thread in [started(create, rank) for rank in range(2)]:
-            thread.join(60)
-        threads = [started(receive)]
-        while "recv" not in pair[0].flight_record():
-            time.sleep(0.001)
-        threads.append(started(send_once_it_closes))
-        pair[0].close()
-        for thread in threads:
-            thread.join(60)
+        with in_threads((create, 0), (create, 1)):
+            pass
+        with in_threads([receive]):
+            while "recv" not in pair[0].flight_record():
+                time.sleep(0.001)
+            with in_threads([send_once_it_closes]):
+                pair[0].close()
         pair[1].close()
         self.assertEqual((failures, got), ([], b"y"))
 
@@ -338,8 +325,6 @@ threads = [threading.Thread(target=call, args=(c,)) for c in communicators]
         self.refused("closed", c.barrier)
 
     def test_finish_frees_the_arrays_of_dropped_operations(self):
-        import numpy as np
-
         y = np.zeros(3)
         seen = weakref.ref(y)
         self.c.recv(y, 0, 1, async_op=True)
@@ -349,8 +334,6 @@ threads = [threading.Thread(target=call, args=(c,)) for c in communicators]
         self.assertIsNone(seen())
 
     def test_device_memory_needs_a_device(self):
-        import numpy as np
-
         x = np.zeros(3)
         for call in (self.c.register_memory, self.c.unregister_memory):
             with self.assertRaisesRegex(rondo.Error, "not on a device") as caught:
@@ -394,11 +377,8 @@ for reused in True, False:
                 with rondo.Communicator.from_mpi(FakeMpi(rank)) as c:
                     sums["mpi", rank] = c.all_reduce(bytes([rank]))[0]
 
-            threads = [threading.Thread(target=rank_thread, args=(rank,)) for rank in range(ranks)]
-            for each in threads:
-                each.start()
-            for each in threads:
-                each.join()
+            with in_threads(*((rank_thread, rank) for rank in range(ranks))):
+                pass
             self.assertEqual(set(sums.values()), {ranks * (ranks - 1) // 2})
             self.assertEqual(len(sums), 2 * ranks)
 
@@ -429,8 +409,6 @@ for reused in True, False:
         self.assertEqual(self.c.all_reduce(b"ab"), b"ab")
 
     def test_waiting_inside_the_group_that_holds_the_operation_is_refused(self):
-        import numpy as np
-
         c, y = self.c, np.zeros(3, "int32")
         seen = weakref.ref(y)
         with c.group():
@@ -490,6 +468,7 @@ if __name__ == "__main__":
     BIN, PACKAGE, OTHER_VERSION = (os.path.abspath(path) for path in sys.argv[1:4])
     del sys.argv[1:4]
     sys.path.insert(0, PACKAGE)
+    import numpy as np
     import rondo
 
     unittest.main()

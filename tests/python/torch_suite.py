@@ -27,6 +27,8 @@ import tempfile
 import time
 import unittest
 
+import torch_python
+
 MODULE = "torch.testing._internal.distributed.distributed_test"
 Result = collections.namedtuple("Result", "state reason seconds")
 
@@ -176,15 +178,11 @@ def main():
     options = parser.parse_args()
     options.like = options.like or options.backend
     os.environ.update(WORLD_SIZE=str(options.ranks), OMP_NUM_THREADS="1")
-    try:
-        import torch
-        import torch._dynamo  # which the suite imports late
-    except (ImportError, OSError) as error:
-        print(f"torch_suite: skipped, for this Python has no PyTorch: {error}")
+    if not torch_python.has_torch():
         return 77
-    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 15):
-        print(f"torch_suite: skipped, for it is written for PyTorch 2.15, and this is {torch.__version__}")
-        return 77
+    import torch
+    import torch._dynamo  # noqa: F401  # which the suite imports late
+
     with tempfile.TemporaryDirectory(prefix="torch_suite.") as folder:
         tempfile.tempdir = os.environ["TMPDIR"] = folder  # the suite leaves files
         os.environ["INIT_METHOD"] = f"file://{folder}/init"  # by the network some cases are skipped
