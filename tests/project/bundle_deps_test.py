@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 
+from common import check, run
+
 EVERYWHERE = r"(ld-linux|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+)\.so)"
 CONSUMER = """\
 cmake_minimum_required(VERSION 3.25)
@@ -55,53 +57,36 @@ int main() {
 """
 
 
-def fail(text):
-    sys.exit(f"bundle_deps_test: {text}")
-
-
-def run(*command, **environment):
-    command = [str(word) for word in command]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=200, check=False,
-                          env={**os.environ, **environment})
-    if done.returncode != 0:
-        fail(f"{' '.join(command)} gave {done.returncode}:\n{done.stdout}")
-    return done.stdout
-
-
 def make_bundle(script, folder):
     done = subprocess.run([script, folder], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         if "scripts/setup" in done.stderr or "no dpkg" in done.stderr or "meant for Debian 12" in done.stderr:
             print(f"skipped: {done.stderr}")
             sys.exit(77)
-        fail(done.stderr)
+        sys.exit(done.stderr)
 
 
 def check_files(bundle, made_at):
     """Nothing says where it was made, and nothing that is loaded comes from elsewhere."""
     size = sum(p.lstat().st_size for p in bundle.rglob("*"))
-    if size > 50 << 20:
-        fail(f"{size} bytes are more than 50 MiB")
+    check(size <= 50 << 20, f"{size} bytes are more than 50 MiB")
     for path in bundle.rglob("*"):
         name = path.relative_to(bundle)
         if path.is_symlink():
-            if "/" in os.readlink(path) or not path.exists():
-                fail(f"{name} leads to {os.readlink(path)}")
+            check("/" not in os.readlink(path) and path.exists(), f"{name} leads to {os.readlink(path)}")
             continue
         if path.is_dir() or name.parts[0] in ("include", "share"):
             continue
         data = path.read_bytes()
         if data.startswith(b"\x7fELF"):
             head = run("readelf", "-d", path)
-            if "PATH)" in head:
-                fail(f"{name} has a run path:\n{head}")
+            check("PATH)" not in head, f"{name} has a run path:\n{head}")
             for needed in re.findall(r"NEEDED.*\[(\S+)\]", head):
-                if not re.match(EVERYWHERE, needed) and not (bundle / "lib" / needed).exists():
-                    fail(f"{name} needs {needed}, which is not in the bundle")
+                check(re.match(EVERYWHERE, needed) or (bundle / "lib" / needed).exists(), f"{name} needs {needed}, which is not in the bundle")
         elif not data.startswith(b"!<arch>"):
             for line in data.decode().splitlines():
-                if not line.startswith("#!") and re.search(rf"(?<![\w.}}])/(usr|home|root|tmp|{made_at.parts[1]})\b", line):
-                    fail(f"{name} names a place: {line}")
+                place = not line.startswith("#!") and re.search(rf"(?<![\w.}}])/(usr|home|root|tmp|{made_at.parts[1]})\b", line)
+                check(not place, f"{name} names a place: {line}")
 
 
 def check_loaded(bundle, program):
@@ -109,8 +94,8 @@ def check_loaded(bundle, program):
     run(program)
     loaded = run(program, LD_TRACE_LOADED_OBJECTS="1")
     for name, path in re.findall(r"(\S+) => (.*?)(?: \(0x|\n)", loaded):
-        if not re.match(EVERYWHERE, name) and pathlib.Path(path).resolve().parent != (bundle / "lib").resolve():
-            fail(f"{program.name} loads {name} from {path}")
+        check(re.match(EVERYWHERE, name) or pathlib.Path(path).resolve().parent == (bundle / "lib").resolve(),
+              f"{program.name} loads {name} from {path}")
 
 
 def configure(source, build, bundle, *settings):
@@ -124,8 +109,7 @@ def configure(source, build, bundle, *settings):
     outside = [line for line, path in found
                if path and not path.startswith((str(bundle), str(build), str(source))) and not path.endswith("-NOTFOUND")
                and "FIND_PACKAGE_REDIRECTS" not in line]
-    if outside or not found:
-        fail(f"found elsewhere than in the bundle: {outside}")
+    check(found and not outside, f"found elsewhere than in the bundle: {outside}")
 
 
 def main():
@@ -140,8 +124,7 @@ def main():
         check_files(bundle, made_at)
         (work / "mine.txt").write_text("kept")
         refused = subprocess.run([source / "scripts/bundle-deps", work], capture_output=True, text=True, check=False)
-        if refused.returncode == 0 or not (work / "mine.txt").exists():
-            fail(f"wrote over a folder that is no bundle: {refused}")
+        check(refused.returncode != 0 and (work / "mine.txt").exists(), f"wrote over a folder that is no bundle: {refused}")
 
         consumer = work / "consumer"
         consumer.mkdir()

@@ -1,34 +1,16 @@
 #!/usr/bin/env python3
 """course_test.py BIN: the commands of docs/course.md, run with the programs in BIN as they stand there, print what stands below them, and
 their results are in the ranges of its tables."""
-import json
-import os
-import pathlib
 import re
-import subprocess
-import sys
-import tempfile
-import unittest
 
-PAGE = (pathlib.Path(__file__).resolve().parents[2] / "docs/course.md").read_text(encoding="utf-8")
-LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+import common
+
+PAGE = (common.ROOT / "docs/course.md").read_text(encoding="utf-8")
 FAILS = ("share-{rank}", "lone-read")  # on purpose
 
 
 def exercise(number):
     return re.search(rf"^## {number}\. .*?(?=^## |\Z)", PAGE, re.S | re.M)[0]
-
-
-def commands(text):
-    """Each command, and the lines below it."""
-    found = []
-    for block in re.findall(r"^```console\n(.*?)^```$", text, re.S | re.M):
-        for line in block.splitlines():
-            if line.startswith("$ "):
-                found.append((line[2:], []))
-            else:
-                found[-1][1].append(line)
-    return found
 
 
 def rows(text):
@@ -37,30 +19,19 @@ def rows(text):
     return {row[0]: row[1:] for row in cells}
 
 
-class Course(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
-    def carry_out(self, text):
-        environment = {name: value for name, value in os.environ.items() if name not in LAUNCHER}
-        environment["PATH"] = f"{BIN}:{environment['PATH']}"
-        for command, expected in commands(text):
-            made = subprocess.run(["bash", "-c", command], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=120,
-                                  check=False)
+class Course(common.PageTest):
+    def carry_out(self, text, count=None):
+        """Its commands; if `count` is given, there are so many."""
+        found = common.commands(text)
+        self.assertIn(count, (None, len(found)))
+        for command, expected in found:
             with self.subTest(command):
-                self.assertEqual(made.returncode != 0, any(word in command for word in FAILS), made.stderr)
+                made = self.run_in_folder("bash", "-c", command, fails=any(word in command for word in FAILS))
                 for line in expected:
                     self.assertIn(line, made.stdout + made.stderr)
 
-    def document(self, name):
-        return json.loads((self.folder / name).read_text(encoding="utf-8"))
-
     def test_1_bytes(self):
-        text = exercise(1)
-        self.assertEqual(len(commands(text)), 3)
-        self.carry_out(text)
+        self.carry_out(exercise(1), 3)
 
     def test_2_latency_or_bandwidth(self):
         text = exercise(2)
@@ -91,9 +62,7 @@ class Course(unittest.TestCase):
         self.assertGreaterEqual(two["step_ms"], least)
 
     def test_5_mistakes(self):
-        text = exercise(5)
-        self.assertEqual(len(commands(text)), 4)
-        self.carry_out(text)
+        self.carry_out(exercise(5), 4)
 
     def test_every_exercise_is_there(self):
         for number in range(1, 6):
@@ -104,5 +73,4 @@ class Course(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    BIN = os.path.abspath(sys.argv.pop())
-    unittest.main()
+    common.run_tests()

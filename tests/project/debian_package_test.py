@@ -12,25 +12,12 @@ import subprocess
 import sys
 import tempfile
 
+from common import check, run
+
 SKIPPED = 77
 DOCUMENTS = ("LICENSE", "README.md", "CHANGELOG.md", "docs/embedding.md")
 PAGES = ("rondo-run", "rondo-status", "rondo-perf", "rondo-plan", "rondo-train", "all_reduce_perf")
 NEEDED = ("libc6", "libstdc++6", "libhwloc", "libsodium", "libspdlog", "libfmt", "libopenblas")  # a package's name begins with it
-
-
-def run(*command, **environment):
-    """Runs it, and gives its output; ends the test, showing all of it, when it fails."""
-    command = [str(word) for word in command]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240, check=False,
-                          env={**os.environ, **environment}, cwd="/")
-    if done.returncode != 0:
-        sys.exit(f"{shlex.join(command)} gave {done.returncode}:\n{done.stdout}")
-    return done.stdout
-
-
-def check(holds, what):
-    if not holds:
-        sys.exit(what)
 
 
 def as_root(*command):
@@ -94,6 +81,7 @@ def main():
         print("skipped: neither root nor allowed a user namespace")
         sys.exit(SKIPPED)
     build, programs = (pathlib.Path(path) for path in sys.argv[1:])
+    os.chdir("/")
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)
         package = made(build, work)

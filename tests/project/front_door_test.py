@@ -12,7 +12,8 @@ import sys
 import tempfile
 
 sys.dont_write_bytecode = True
-from setup_test import Machine, check  # pylint: disable=wrong-import-position
+from common import check  # pylint: disable=wrong-import-position
+from setup_test import Machine  # pylint: disable=wrong-import-position
 
 
 def stages_of(dockerfile):

@@ -2,44 +2,25 @@
 """gpt2_page_test.py BIN: the commands of docs/gpt2.md, run with the programs in BIN one after the other as they stand there, do what the page
 says; its flags are rondo-train's."""
 import importlib.util
-import json
-import os
-import pathlib
 import re
-import subprocess
 import sys
-import tempfile
-import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs/gpt2.md").read_text(encoding="utf-8")
-LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+import common
+
+PAGE = (common.ROOT / "docs/gpt2.md").read_text(encoding="utf-8")
 
 
 def blocks(language):
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.S | re.M)
 
 
-class Gpt2Page(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.environment = {name: value for name, value in os.environ.items() if name not in LAUNCHER}
-        self.environment |= {"PATH": f"{BIN}:{os.environ['PATH']}", "RONDO": str(ROOT)}
-
-    def run_in_folder(self, *words):
-        made = subprocess.run(words, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=240, check=False)
-        self.assertEqual(made.returncode, 0, made.stderr)
-        return made.stdout
-
-    def document(self, name):
-        return json.loads((self.folder / name).read_text(encoding="utf-8"))
+class Gpt2Page(common.PageTest):
+    VARIABLES = {"RONDO": str(common.ROOT)}
 
     def test_its_commands(self):
         write_tokens, sample = blocks("python")
         (self.folder / "write_tokens.py").write_text(write_tokens, encoding="utf-8")
-        lines = [line[2:] for block in blocks("console") for line in block.splitlines() if line.startswith("$ ")]
+        lines = [command for command, _ in common.commands(PAGE)]
         self.assertGreater(len(lines), 10)
         self.run_in_folder("bash", "-ec", "\n".join(lines))
         whole, rest, tuned = (self.document(name) for name in ("whole.json", "rest.json", "tuned.json"))
@@ -50,7 +31,7 @@ class Gpt2Page(unittest.TestCase):
         self.assertEqual(rest["summary"]["parameter_hash"], whole["summary"]["parameter_hash"])
         self.assertLess(tuned["steps"][0]["loss"], 3.2)
         if importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
-            self.assertTrue(self.run_in_folder(sys.executable, "-c", sample).startswith("A rank "))
+            self.assertTrue(self.run_in_folder(sys.executable, "-c", sample).stdout.startswith("A rank "))
 
     def test_tokens_of_nanogpt_are_the_same(self):
         """By the line that is a comment in the page's program."""
@@ -65,11 +46,10 @@ class Gpt2Page(unittest.TestCase):
         self.assertEqual(len(wanted), 1024 + 2 * 18)
 
     def test_its_flags_are_there(self):
-        there = set(re.findall(r"--[a-z][\w-]*", self.run_in_folder("rondo-train", "--help")))
+        there = set(re.findall(r"--[a-z][\w-]*", self.run_in_folder("rondo-train", "--help").stdout))
         named = set(re.findall(r"--[a-z][\w-]*", PAGE))
         self.assertFalse(named - there)
 
 
 if __name__ == "__main__":
-    BIN = os.path.abspath(sys.argv.pop())
-    unittest.main()
+    common.run_tests()

@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import sys
 
+from common import check
+
 SECTIONS = ("NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "EXAMPLES", "SEE ALSO")
 TYPES = {"float", "double", "half", "bfloat16", "int32", "int64", "uint8", "int8", "int16", "uint16", "uint32", "uint64", "bool",
          "f8e4m3", "f8e5m2"}
@@ -35,11 +37,6 @@ COMPLETED = {
     ("rondo-run", "-n", "2", "/bin/echo", "--bi"): set(),  # a flag of echo's
     ("rondo-status", "--js"): {"--json"},
 }
-
-
-def check(holds, what):
-    if not holds:
-        sys.exit(what)
 
 
 def run(*command, **more):

@@ -15,43 +15,33 @@ import sys
 import tarfile
 import tempfile
 
-LIMIT_S = 500
+from common import check, run
+
+SUM = "import rondo; c = rondo.Communicator(); print(*c.all_reduce(bytes([c.rank, 1])))"
 
 
-def run(*command, cwd=None, **environment):
-    """Runs it, and gives its output; ends the test, showing all of it, when it fails."""
-    command = [str(word) for word in command]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S, check=False, cwd=cwd,
-                          env={**os.environ, **environment})
-    if done.returncode != 0:
-        sys.exit(f"{shlex.join(command)} gave {done.returncode}:\n{done.stdout}")
-    return done.stdout
+def says(wanted, *command, **environment):
+    said = run(*command, **environment)
+    check(said == wanted, f"{command} printed {said!r}, not {wanted!r}")
 
 
 def check_program(rondo_run, program, is_static, **environment):
     """Two ranks of the program agree, and it needs librondo.so.0 or, as a static one, does not."""
     needed = re.findall(r"NEEDED.*\[librondo([^]]*)\]", run("readelf", "-d", program))
-    if needed != ([] if is_static else [".so.0"]):
-        sys.exit(f"{program}: librondo{needed} is needed at run time, static: {is_static}")
+    check(needed == ([] if is_static else [".so.0"]), f"{program}: librondo{needed} is needed at run time, static: {is_static}")
     output = run(rondo_run, "-n", 2, "--timeout", 60, "--", program, **environment)
     for rank in range(2):
         line = f"[{rank}] rank {rank} of 2: ok, the sum is 3\n"
-        if line not in output:
-            sys.exit(f"{program} printed\n{output}without {line}")
-    print(f"{program.name}: ok")
+        check(line in output, f"{program} printed\n{output}without {line}")
 
 
 def check_toy(rondo_run, program, checkpoint):
     """Three ranks find the line, count what travelled, and leave a checkpoint that holds it."""
     output = run(rondo_run, "-n", 3, "--timeout", 60, "--", program, checkpoint)
-    if output.count("w 3.00 b -1.00") != 3:
-        sys.exit(f"toy_ddp printed\n{output}without three times w 3.00 b -1.00")
+    check(output.count("w 3.00 b -1.00") == 3, f"toy_ddp printed\n{output}without three times w 3.00 b -1.00")
     # 34 steps in each of 5 epochs, and two gradients that take a cache line each.
-    if output.count(f"{5 * 34 * 2 * 64} bytes of gradients") != 3:
-        sys.exit(f"toy_ddp's hook counted otherwise:\n{output}")
-    if b'"momentum.w"' not in checkpoint.read_bytes():
-        sys.exit("toy_ddp's checkpoint lacks the optimizer's state")
-    print("toy_ddp: ok")
+    check(output.count(f"{5 * 34 * 2 * 64} bytes of gradients") == 3, f"toy_ddp's hook counted otherwise:\n{output}")
+    check(b'"momentum.w"' in checkpoint.read_bytes(), "toy_ddp's checkpoint lacks the optimizer's state")
 
 
 def check_consumer(source, programs, build, rondo_run, languages, *settings):
@@ -84,28 +74,32 @@ def check_pkg_config(prefix, programs, work):
 def check_nccl(library):
     """The one in NCCL's place finds rondo's, wherever both lie; and ldconfig, which looks in `library`, does not make it the system's."""
     asks = "import ctypes; v = ctypes.c_int(); print(ctypes.CDLL('libnccl.so.2').ncclGetVersion(ctypes.byref(v)), v.value)"
-    if (said := run(sys.executable, "-c", asks, LD_LIBRARY_PATH=str(library / "rondo"))) != "0 23203\n":
-        sys.exit(f"librondo-nccl.so says {said!r}")
-    if found := [path.name for path in library.iterdir() if "nccl" in path.name]:
-        sys.exit(f"{library} holds {found}")
+    says("0 23203\n", sys.executable, "-c", asks, LD_LIBRARY_PATH=str(library / "rondo"))
+    found = [path.name for path in library.iterdir() if "nccl" in path.name]
+    check(not found, f"{library} holds {found}")
 
 
 def check_documents(folder):
     """The relative links of the installed pages lead to installed files."""
     pages = sorted(folder.rglob("*.md"))
     links = [(page, link) for page in pages for link in re.findall(r"\]\((?!https?:)([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))]
-    if dead := [f"{page.name}: {link}" for page, link in links if not (page.parent / link).exists()]:
-        sys.exit(f"installed pages link to what is not installed: {dead}")
-    if len(pages) < 7 or len(links) < 20:
-        sys.exit(f"only {len(links)} links in {pages}")
+    dead = [f"{page.name}: {link}" for page, link in links if not (page.parent / link).exists()]
+    check(not dead, f"installed pages link to what is not installed: {dead}")
+    check(len(pages) >= 7 and len(links) >= 20, f"only {len(links)} links in {pages}")
+
+
+def check_versions(programs, version, **environment):
+    for program in programs:
+        said = run(program, "--version", **environment)
+        check(said.startswith(f"{pathlib.Path(program).name} {version}\n"), f"{program} --version printed {said!r}")
 
 
 def installed(source, build, programs, work):
     run("cmake", "--install", build, "--prefix", work / "first")
     prefix = work / "moved here"
     (work / "first").rename(prefix)
-    if str(build) in (text := (prefix / "lib/cmake/rondo/rondo-static.cmake").read_text()) or str(source) in text:
-        sys.exit("the installed package names the tree that it was built in")
+    text = (prefix / "lib/cmake/rondo/rondo-static.cmake").read_text()
+    check(str(build) not in text and str(source) not in text, "the installed package names the tree that it was built in")
     for languages in ("C;CXX", "C"):
         check_consumer(source, programs, work / f"find_package_{languages[-1]}", prefix / "bin/rondo-run", languages,
                        f"-DCMAKE_PREFIX_PATH={prefix}")
@@ -115,18 +109,16 @@ def installed(source, build, programs, work):
     run(prefix / "bin/rondo-perf", "all_reduce", "-b", 8, "-e", 8, "-n", 2, "-w", 1, "--ranks", 2)
     version = run("pkg-config", "--modversion", "rondo", PKG_CONFIG_PATH=str(prefix / "lib/pkgconfig")).strip()
     programs_here = sorted(path for path in (prefix / "bin").iterdir() if path.name.startswith("rondo-"))
-    if len(programs_here) != 5 or f'PACKAGE_VERSION "{version}"' not in (prefix / "lib/cmake/rondo/rondoConfigVersion.cmake").read_text():
-        sys.exit(f"version {version} is not that of the package, or of these five: {programs_here}")
+    check(len(programs_here) == 5, programs_here)
+    check(f'PACKAGE_VERSION "{version}"' in (prefix / "lib/cmake/rondo/rondoConfigVersion.cmake").read_text(), version)
     has_debug_information = "CMAKE_BUILD_TYPE:STRING=Release" not in (build / "CMakeCache.txt").read_text()
     for path in () if has_debug_information else (*programs_here, prefix / "lib/librondo.so"):
-        if found := re.search(re.escape(str(source)).encode() + rb"/[\w/-]+[.][ch]pp", path.read_bytes()):
-            sys.exit(f"{path.name} names {found[0]}, a file of the machine that built it")
-    for path in programs_here:
-        if not (said := run(path, "--version")).startswith(f"{path.name} {version}\n"):
-            sys.exit(f"{path.name} --version printed {said!r}")
+        found = re.search(re.escape(str(source)).encode() + rb"/[\w/-]+[.][ch]pp", path.read_bytes())
+        check(not found, f"{path.name} names {found}, a file of the machine that built it")
+    check_versions(programs_here, version)
     links = sorted(path for path in (prefix / "bin").iterdir() if path.name.endswith("_perf"))
-    if len(links) != 9 or any(os.readlink(path) != "rondo-perf" for path in links):
-        sys.exit(f"of nccl-tests' nine names these are installed as links: {links}")
+    check(len(links) == 9 and all(os.readlink(path) == "rondo-perf" for path in links),
+          f"of nccl-tests' nine names these are installed as links: {links}")
     for path in links:
         run(path, "-b", 8, "-e", 8, "-n", 2, "-w", 1, "-t", 2)
 
@@ -180,32 +172,23 @@ def unpacked_sdist(source, work):
     copy = work / archive.name.removesuffix(".tar.gz")
     expected = files_for_sdist(source) | {pathlib.Path("PKG-INFO")}
     found = {path.relative_to(copy) for path in copy.rglob("*") if path.is_file()}
-    if found != expected:
-        sys.exit(f"the sdist lacks {sorted(map(str, expected - found))}, and should not have {sorted(map(str, found - expected))}")
-    if differ := [str(name) for name in found - {pathlib.Path("PKG-INFO")} if (copy / name).read_bytes() != (source / name).read_bytes()]:
-        sys.exit(f"the sdist has other contents of {differ}")
+    check(found == expected, f"the sdist lacks {expected - found}, and should not have {found - expected}")
+    differ = [name for name in found - {pathlib.Path("PKG-INFO")} if (copy / name).read_bytes() != (source / name).read_bytes()]
+    check(not differ, f"the sdist has other contents of {differ}")
     return copy
 
 
 def sdist(source, build, _, work):
     copy = unpacked_sdist(source, work)
     _, environment = pip_install(source, build, work, copy)
-    said = run("rondo-run", "-n", 2, "--no-prefix", "--", sys.executable, "-c",
-               "import rondo; c = rondo.Communicator(); print(*c.all_reduce(bytes([c.rank, 1])))", **environment)
-    if said != "1 2\n1 2\n":
-        sys.exit(f"the installed module's sum is {said!r}")
+    says("1 2\n1 2\n", "rondo-run", "-n", 2, "--no-prefix", "--", sys.executable, "-c", SUM, **environment)
 
 
 def wheel(source, build, programs, work):
     packages, environment = pip_install(source, build, work)
-    said = run("rondo-run", "-n", 2, "--no-prefix", "--", sys.executable, "-c",
-               "import rondo; c = rondo.Communicator(); print(*c.all_reduce(bytes([c.rank, 1])))", **environment)
-    if said != "1 2\n1 2\n":
-        sys.exit(f"the installed module's sum is {said!r}")
+    says("1 2\n1 2\n", "rondo-run", "-n", 2, "--no-prefix", "--", sys.executable, "-c", SUM, **environment)
     version = run(sys.executable, "-m", "rondo", "--version", **environment).strip()
-    for name in ("rondo-run", "rondo-perf", "rondo-plan", "rondo-status", "rondo-train"):
-        if not (said := run(name, "--version", **environment)).startswith(f"{name} {version}\n"):
-            sys.exit(f"{name} --version printed {said!r}")
+    check_versions(("rondo-run", "rondo-perf", "rondo-plan", "rondo-status", "rondo-train"), version, **environment)
     run("rondo-perf", "all_reduce", "-b", 8, "-e", 8, "-n", 2, "-w", 1, "--ranks", 2, **environment)
     run("rondo-train", "--ranks", 2, "--steps", 2, "--width", 32, **environment)  # on the text that is installed with it
     rondo_dir = run(sys.executable, "-m", "rondo", "--cmake-dir", **environment).strip()

@@ -9,12 +9,9 @@ import sys
 import tempfile
 import xml.etree.ElementTree as xml
 
+from common import check
+
 SKIPPED = 77
-
-
-def check(holds, what):
-    if not holds:
-        sys.exit(what)
 
 
 def tree(source, work):

@@ -11,10 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-
-def check(holds, what):
-    if not holds:
-        sys.exit(what)
+from common import check
 
 
 def stand_in(path, text):

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import tempfile
 
+from common import check
+
 TOOLS = ("bash", "cat", "cut", "dirname", "env", "grep", "mkdir", "sed", "sort", "tail")  # what Debian and every other system has
 COMMANDS = ("g++", "cmake", "ninja", "pkg-config", "git")
 ONLY_TESTS = {"catch2", "ccache", "libbenchmark-dev", "python3-venv", "python3-dev", "python3-torch",
@@ -15,11 +17,6 @@ ONLY_TESTS = {"catch2", "ccache", "libbenchmark-dev", "python3-venv", "python3-d
               "libclang-rt-14-dev", "libpmix-dev", "libopenmpi-dev", "openmpi-bin", "libgloo-dev"}
 BROWSER = {"chromium", "chromium-driver", "python3-selenium"}
 LINT = {"clang-format", "clang-tidy", "shellcheck"}
-
-
-def check(holds, what):
-    if not holds:
-        sys.exit(what)
 
 
 class Machine:
