@@ -19,21 +19,21 @@ def check(holds, what):
         sys.exit(what)
 
 
-def refuses(copy, edit, sentence):
-    """A bundle of the copy after edit(text) of a chapter."""
+def bundle(copy, name, **environment):
+    """Makes build/NAME of the copy."""
+    return subprocess.run([copy / "explain/bundle.py", copy / "build/page/rondo.wasm", copy / "build" / name], capture_output=True,
+                          text=True, check=False, env={**os.environ, **environment})
+
+
+def refuses(copy, old, new, sentence):
+    """A bundle of the copy in which a chapter has the new text."""
     chapter = copy / "explain/page/chapters/ring.js"
     kept = chapter.read_text()
-    chapter.write_text(edit(kept))
-    done = subprocess.run([copy / "explain/bundle.py", copy / "build/page/rondo.wasm", copy / "build/bad.html"], capture_output=True, text=True, check=False)
+    chapter.write_text(kept.replace(old, new))
+    done = bundle(copy, "bad.html")
     chapter.write_text(kept)
     check(done.returncode != 0 and sentence in done.stderr, f"'{sentence}' is not said:\n{done.stderr}")
     check(not (copy / "build/bad.html").exists(), "a bad page was written")
-
-
-def links_to(copy, address):
-    """A bundle of the copy with this address of the sources."""
-    return subprocess.run([copy / "explain/bundle.py", copy / "build/page/rondo.wasm", copy / "build/web.html"], capture_output=True, text=True, check=False,
-                          env={**os.environ, "RONDO_SOURCES": address})
 
 
 def main():
@@ -48,15 +48,15 @@ def main():
         text = page.read_text()
         for trace in (str(ROOT), str(pathlib.Path.home()) + "/", "/tmp/"):
             check(trace not in text, f"the page has a path of this machine: {trace}")
-        refuses(copy, lambda t: t.replace('"kRing{"', '"kRingThatIsGone{"'), "no line of comm/algorithms/ring.cpp has the text 'kRingThatIsGone{' any more")
-        refuses(copy, lambda t: t.replace("export const chapter", "export default"), "is not a form that explain/bundle.py knows")
-        refuses(copy, lambda t: t.replace('from "../lib/dom.js"', 'from "../lib/gone.js"'), "there is no module page/lib/gone.js")
-        done = links_to(copy, "https://host.example/rondo/blob/main/")
+        refuses(copy, '"kRing{"', '"kRingThatIsGone{"', "no line of comm/algorithms/ring.cpp has the text 'kRingThatIsGone{' any more")
+        refuses(copy, "export const chapter", "export default", "is not a form that explain/bundle.py knows")
+        refuses(copy, 'from "../lib/dom.js"', 'from "../lib/gone.js"', "there is no module page/lib/gone.js")
+        done = bundle(copy, "web.html", RONDO_SOURCES="https://host.example/rondo/blob/main/")
         check(done.returncode == 0, done.stderr)
         web = (copy / "build/web.html").read_text()
         check('TREE = "https://host.example/rondo/blob/main/"' in web and "to the sources on the web" in web, "the links do not lead to RONDO_SOURCES")
         for bad in ("host.example/", "https://host.example/rondo", 'https://host.example/"/'):
-            check("RONDO_SOURCES is" in links_to(copy, bad).stderr, f"'{bad}' is taken as the address of a tree")
+            check("RONDO_SOURCES is" in bundle(copy, "web.html", RONDO_SOURCES=bad).stderr, f"'{bad}' is taken as the address of a tree")
     print(f"{page.stat().st_size} bytes, the same in another folder")
 
 

@@ -88,6 +88,9 @@ class Page(unittest.TestCase):
 
     def setUp(self):
         self.tab.size(1280, 900)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
 
     def tearDown(self):
         self.tab.collect()
@@ -104,8 +107,30 @@ class Page(unittest.TestCase):
         self.tab.js("for (const b of [...document.querySelectorAll('.guess')]) [...b.querySelectorAll('button')].find((x) => x.textContent === 'Show me')?.click()")
         self.tab.settle()
 
-    def said(self):
-        return self.tab.js("return document.querySelector('.said')?.textContent ?? ''")
+    def text(self, selector):
+        return self.tab.js("return document.querySelector(arguments[0])?.textContent ?? ''", selector)
+
+    def count(self, selector):
+        return self.tab.js("return document.querySelectorAll(arguments[0]).length", selector)
+
+    def shown(self):
+        """The chapter as it is read."""
+        return self.tab.js("return document.querySelector('main').innerText")
+
+    def fragment(self):
+        return self.tab.js("return location.hash")
+
+    def press(self, label):
+        self.tab.js("[...document.querySelectorAll('main button')].find((b) => b.textContent === arguments[0]).click()", label)
+        self.tab.settle()
+
+    def step(self, where):
+        self.tab.js("document.querySelector(`button[aria-label='One step ${arguments[0]}']`).click()", where)
+
+    def expect_harmless(self):
+        """What a file says of HTML is shown as text."""
+        self.assertIsNone(self.tab.js("return window.attacked ?? null"))
+        self.assertEqual(self.count("main img, main script"), 0)
 
     # What the page promises.
 
@@ -121,7 +146,7 @@ class Page(unittest.TestCase):
             self.fresh()
             self.tab.wait("performance.getEntriesByName('shown').length", "no picture")
             times.append(self.tab.js("return performance.getEntriesByName('shown')[0].startTime"))
-            self.assertGreater(self.tab.js("return document.querySelectorAll('figure svg circle').length"), 3)
+            self.assertGreater(self.count("figure svg circle"), 3)
         print(f"  first picture after {min(times):.0f} ms (goal 1000)")
         self.assertLess(min(times), 1000 * SLACK)
 
@@ -174,7 +199,7 @@ class Page(unittest.TestCase):
                             self.assertEqual(self.tab.js(f"return checks.{check}()"), [], check)
                         if width == 1280:
                             self.assertEqual(self.tab.js("return checks.scrolled()"), [])
-                        self.assertNotIn("`", self.tab.js("return document.querySelector('main').innerText"))
+                        self.assertNotIn("`", self.shown())
                         self.tab.shot(f"{chapter}-{width}-{scheme}")
 
     def test_colours_follow_the_system(self):
@@ -185,43 +210,16 @@ class Page(unittest.TestCase):
         self.tab.settle()
         self.assertEqual([a == b for a, b in zip(light, self.tab.js(colours))], [False, False, False])
 
-    def test_what_looks_can_fail(self):
-        """Each check of checks.js finds a fault of its kind."""
-        faults = {
-            "contrast": "<p style='color: #aaa; background: #fff'>pale</p>",
-            "graphics": "<figure><div class='drawing'><svg role='img'><path class='line' stroke='#ddd' d='M0 0h9'></path></svg></div></figure>",
-            "structure": "<p id='content'>twice</p>",
-            "width": "<p class='wide-one'>wide</p>",
-            "drawings": "<figure id='f'><div class='drawing'><svg viewBox='0 0 20 20' width='20' height='20'><text x='15' y='10'>too long</text></svg></div></figure>",
-            "overlaps": "<figure id='f'><div class='drawing'><svg viewBox='0 0 90 20' width='90' height='20'><text x='1' y='14'>one word</text><text x='20' y='14'>on another</text></svg></div></figure>",
-            "scrolled": "<div class='scroll'><p class='far'>far</p></div>",
-            "targets": "<button class='low'>low</button>",
-        }
-        for check, markup in faults.items():
-            with self.subTest(check=check):
-                self.fresh()
-                self.assertEqual(self.tab.js(f"return checks.{check}()"), [])
-                self.tab.js("""
-                    document.querySelector("main").insertAdjacentHTML("beforeend", arguments[0].replace(/style='[^']*'/, ""));
-                    const last = document.querySelector("main").lastElementChild;
-                    const set = (element, values) => element && Object.assign(element.style, values);
-                    if (arguments[1] === "contrast") set(last, {color: "#aaa", background: "#fff"});
-                    if (arguments[1] === "graphics") set(last.querySelector("path"), {stroke: "#ddd"});
-                    if (arguments[1] === "scrolled") set(last.firstChild, {width: "3000px", maxWidth: "none"});
-                    if (arguments[1] === "width") set(last, {width: "3000px", maxWidth: "none"});
-                    if (arguments[1] === "targets") set(last, {height: "12px", minHeight: "0", padding: "0"});""", markup, check)
-                self.assertGreater(len(self.tab.js(f"return checks.{check}()")), 0)
-
     def test_hidden_until_guessed(self):
         for chapter in self.chapters:
             with self.subTest(chapter=chapter):
                 self.fresh(f"#{chapter}")
-                before = self.tab.js("return document.querySelectorAll('main [hidden]').length")
+                before = self.count("main [hidden]")
                 self.assertGreater(before, 0)
-                self.assertEqual(self.tab.js("return document.querySelector('.verdict').textContent"), "")
+                self.assertEqual(self.text(".verdict"), "")
                 self.tab.js("document.querySelector('.guess .options button').click()")
-                self.assertRegex(self.tab.js("return document.querySelector('.verdict').textContent"), "^(Right|Not quite)")
-                self.assertLess(self.tab.js("return document.querySelectorAll('main [hidden]').length"), before)
+                self.assertRegex(self.text(".verdict"), "^(Right|Not quite)")
+                self.assertLess(self.count("main [hidden]"), before)
                 self.assertEqual(self.tab.js("return document.querySelectorAll('.guess')[0].querySelectorAll('.right').length"), 1)
 
     def test_every_control(self):
@@ -281,7 +279,7 @@ class Page(unittest.TestCase):
                 want = self.tab.js("return [location.hash, document.querySelector('main').innerText]")
                 self.assertIn("?", want[0])
                 self.fresh(want[0])
-                self.assertEqual(self.tab.js("return document.querySelector('main').innerText"), want[1])
+                self.assertEqual(self.shown(), want[1])
 
     def test_strange_links(self):
         for chapter in [*self.chapters, "nothing", "__proto__"]:
@@ -292,7 +290,7 @@ class Page(unittest.TestCase):
                              f"#{chapter}?ranks=16&rank=15&bad=4096&algorithm=flat&collective=barrier&per_host=1"):
                 self.fresh(fragment)
                 self.assertIsNone(self.tab.js("return window.attacked ?? null"))
-                self.assertGreater(self.tab.js("return document.querySelectorAll('main svg').length"), 0, fragment)
+                self.assertGreater(self.count("main svg"), 0, fragment)
 
     def test_saving(self):
         for chapter in self.chapters:
@@ -357,13 +355,13 @@ class Page(unittest.TestCase):
         keys(Keys.TAB, Keys.ENTER)  # the skip link
         self.tab.js("document.querySelector('button[aria-label=\"One step forward\"]').focus()")
         keys(Keys.SPACE, Keys.ENTER)
-        self.assertIn("step=3", self.tab.js("return location.hash"))
+        self.assertIn("step=3", self.fragment())
         self.tab.js("document.querySelector('input[type=range]').focus()")
         keys(Keys.ARROW_RIGHT)
-        self.assertIn("ranks=5", self.tab.js("return location.hash"))
+        self.assertIn("ranks=5", self.fragment())
         self.tab.js("document.querySelector('.options button').focus()")
         keys(Keys.SPACE)
-        self.assertIn("guess=0", self.tab.js("return location.hash"))
+        self.assertIn("guess=0", self.fragment())
         self.assertTrue(self.tab.js("return document.activeElement.closest('.options') !== null"), "the focus is lost by a guess")
 
     def test_names(self):
@@ -392,7 +390,7 @@ class Page(unittest.TestCase):
         for motion, moves in (("reduce", False), ("no-preference", True)):
             self.tab.size(1280, 900, motion=motion)
             self.fresh(f"#{self.chapters[0]}")
-            self.tab.js("document.querySelector('button[aria-label=\"One step forward\"]').click()")
+            self.step("forward")
             self.assertEqual(self.tab.js("return document.getAnimations().length > 0"), moves, motion)
 
     # Chapter 1.
@@ -407,16 +405,15 @@ class Page(unittest.TestCase):
 
     def test_ring(self):
         self.fresh("#ring?step=0")
-        text = lambda selector: self.tab.js("return document.querySelector(arguments[0]).textContent", selector)
         self.tab.js("document.querySelectorAll('.options button')[2].click()")
-        self.assertIn("69,189,120 bytes", text(".verdict"))
+        self.assertIn("69,189,120 bytes", self.text(".verdict"))
         for _ in range(7):
-            self.tab.js("document.querySelector('button[aria-label=\"One step forward\"]').click()")
-        self.assertIn("step=7", self.tab.js("return location.hash"))
-        self.assertEqual(self.tab.js("return document.querySelectorAll('.buffers .done').length"), 16)
+            self.step("forward")
+        self.assertIn("step=7", self.fragment())
+        self.assertEqual(self.count(".buffers .done"), 16)
         self.assertIn("69,189,120", self.tab.js("return document.querySelector('#chapter-ring').innerText"))
-        self.tab.js("document.querySelector('button[aria-label=\"One step back\"]').click()")
-        self.assertLess(self.tab.js("return document.querySelectorAll('.buffers .done').length"), 16)
+        self.step("back")
+        self.assertLess(self.count(".buffers .done"), 16)
 
     def test_formula_links(self):
         """The guess of chapter 1 leads to where the algorithm's own formula stands, for every algorithm that moves bytes."""
@@ -454,20 +451,19 @@ class Page(unittest.TestCase):
         self.fresh("#ring?collective=all_reduce&algorithm=two-shot&step=2")
         hint = "document.querySelector('svg.ring').closest('figure').querySelector('.hint').textContent"
         self.assertIn("Dashed: it left at an earlier step", self.tab.js(f"return {hint}"))
-        self.assertEqual(self.tab.js("return document.querySelectorAll('svg.ring .waits').length"), 4)
+        self.assertEqual(self.count("svg.ring .waits"), 4)
         self.press("First")
         self.assertEqual(self.tab.js(f"return {hint}"), "Nothing travels.")
 
     def test_proof(self):
         self.fresh("#ring")
-        proof = lambda: self.tab.js("return document.querySelector('.proof').textContent")
-        click = lambda label: self.tab.js("[...document.querySelectorAll('main button')].find((b) => b.textContent === arguments[0]).click()", label)
-        click("Prove it")
+        proof = lambda: self.text(".proof")
+        self.press("Prove it")
         self.assertRegex(proof(), "^Proved")
-        click("Break it")
+        self.press("Break it")
         self.assertRegex(proof(), "^Refused.*rank")
-        self.assertIn("broken=", self.tab.js("return location.hash"))
-        click("Mend it")
+        self.assertIn("broken=", self.fragment())
+        self.press("Mend it")
         self.assertRegex(proof(), "^Proved")
         self.fresh("#ring?prove=1&broken=1.1.double&collective=broadcast&algorithm=tree")
         self.assertRegex(proof(), "^Refused|^Proved|^This cannot")
@@ -480,10 +476,6 @@ class Page(unittest.TestCase):
             const root = [...document.querySelectorAll("main .table")].find((t) => t.querySelector(".caption").textContent === arguments[0]);
             return [...root.querySelectorAll("tbody tr")].map((row) => [...row.cells].map((c) => c.textContent));""", caption)
 
-    def press(self, label):
-        self.tab.js("[...document.querySelectorAll('main button')].find((b) => b.textContent === arguments[0]).click()", label)
-        self.tab.settle()
-
     def test_hiding(self):
         self.fresh("#overlap?guess=9")
         run = len(STEP["summary"]["buckets"])
@@ -493,7 +485,7 @@ class Page(unittest.TestCase):
         for said in STEP["summary"]["cap_predictions"]:
             name = "one per tensor" if said["cap_mb"] == 0 else f"{said['cap_mb']:g} MiB"
             self.assertAlmostEqual(exposed[name], said["exposed_ms"], delta=0.02 * said["exposed_ms"] + 0.02)
-        note = lambda: self.tab.js("return document.querySelector('main .note[role=status]').textContent")
+        note = lambda: self.text("main .note[role=status]")
         self.press("Why not one per tensor?")
         self.assertEqual(len(self.table("The predicted buckets")), 53)
         self.assertIn("53 x 2 x 200 µs = 21.2 ms of latency alone", note())
@@ -511,38 +503,30 @@ class Page(unittest.TestCase):
         self.assertLess(float(self.table("The caps")[0][2]), before)
 
     def test_hiding_files(self):
-        with tempfile.TemporaryDirectory() as name:
-            self.folder = type("", (), {"name": name})
-            self.fresh("#overlap?guess=9")
-            buckets = lambda: self.table("The predicted buckets")
-            before = buckets()
-            summary = STEP["summary"]
-            changed = lambda **some: json.dumps({**STEP, "summary": {**summary, **some}})
-            bad = {
-                "perf.json": (json.dumps(PERF), "is not what rondo-train"),
-                "cut.json": (json.dumps(STEP)[:-99], "is not JSON"),
-                "short.json": (json.dumps({"program": "rondo-train", "steps": [], "error": "stopped"}), "has no summary"),
-                "old.json": (changed(tensors=None), "of a newer rondo-train"),
-                "negative.json": (changed(backward_ms=-1), "must be a number above 0"),
-                "text.json": (changed(backward_ms=HTML), "must be a number above 0"),
-                "times.json": (changed(buckets=[{"ready_ms": "soon"}]), "lacks its times"),
-                "shape.json": (changed(tensors=[{"name": "a", "shape": [1 << 60, 1 << 60]}]), "cannot be replayed"),
-                "none.json": (changed(gradients=[{"tensor": "gone", "elements": 1, "ready_ms": 1}]), "cannot be replayed"),
-                "adds.json": (changed(tensors=[{"name": "a", "shape": [4], "adds_to": 0}]), "cannot be replayed"),
-                "nan.json": (json.dumps({**STEP, "x": float("nan")}), "NaN, which is no number"),
-            }
-            for file, (content, sentence) in bad.items():
-                with self.subTest(file=file):
-                    self.assertIn(sentence, self.drop(file, content))
-                    self.assertTrue(self.tab.js("return document.querySelector('.said').classList.contains('failed')"))
-                    self.assertEqual(buckets(), before)
-            hostile = json.loads(json.dumps(STEP).replace(summary["tensors"][0]["name"] + '"', HTML.replace("'", "`") + '"'))
-            hostile["config"]["pace"] = "1GB/s,20us"
-            self.assertIn("a step on 2 ranks", self.drop("mine.json", json.dumps(hostile)))
-            self.assertIn("speed=1000000000", self.tab.js("return location.hash"))
-            self.assertIn("<img src=x", buckets()[0][-1])
-            self.assertIsNone(self.tab.js("return window.attacked ?? null"))
-            self.assertEqual(self.tab.js("return document.querySelectorAll('main img, main script').length"), 0)
+        self.fresh("#overlap?guess=9")
+        buckets = lambda: self.table("The predicted buckets")
+        summary = STEP["summary"]
+        changed = lambda **some: json.dumps({**STEP, "summary": {**summary, **some}})
+        bad = {
+            "perf.json": (json.dumps(PERF), "is not what rondo-train"),
+            "cut.json": (json.dumps(STEP)[:-99], "is not JSON"),
+            "short.json": (json.dumps({"program": "rondo-train", "steps": [], "error": "stopped"}), "has no summary"),
+            "old.json": (changed(tensors=None), "of a newer rondo-train"),
+            "negative.json": (changed(backward_ms=-1), "must be a number above 0"),
+            "text.json": (changed(backward_ms=HTML), "must be a number above 0"),
+            "times.json": (changed(buckets=[{"ready_ms": "soon"}]), "lacks its times"),
+            "shape.json": (changed(tensors=[{"name": "a", "shape": [1 << 60, 1 << 60]}]), "cannot be replayed"),
+            "none.json": (changed(gradients=[{"tensor": "gone", "elements": 1, "ready_ms": 1}]), "cannot be replayed"),
+            "adds.json": (changed(tensors=[{"name": "a", "shape": [4], "adds_to": 0}]), "cannot be replayed"),
+            "nan.json": (json.dumps({**STEP, "x": float("nan")}), "NaN, which is no number"),
+        }
+        self.expect_refused(bad, buckets)
+        hostile = json.loads(json.dumps(STEP).replace(summary["tensors"][0]["name"] + '"', HTML.replace("'", "`") + '"'))
+        hostile["config"]["pace"] = "1GB/s,20us"
+        self.assertIn("a step on 2 ranks", self.drop("mine.json", json.dumps(hostile)))
+        self.assertIn("speed=1000000000", self.fragment())
+        self.assertIn("<img src=x", buckets()[0][-1])
+        self.expect_harmless()
 
     def test_scaling(self):
         self.fresh("#scaling?guess=9")
@@ -551,7 +535,7 @@ class Page(unittest.TestCase):
         self.assertEqual(rows["8"][4], "490")
         rounded = [round(float(rows[n][5].removesuffix(" %"))) for n in ("8", "16", "32", "256")]
         self.assertEqual(rounded, [88, 82, 79, 77])
-        self.assertIn("430 / 490", self.tab.js("return document.querySelector('main').innerText"))
+        self.assertIn("430 / 490", self.shown())
         alone = {row[0]: row[1] for row in self.table("Each assumption alone")}
         self.assertEqual(alone, {"none": "never", "slow links between hosts": "32", "latency of each step": "32", "strong scaling": "16"})
         self.press("200 ms of compute: 41 %")
@@ -559,7 +543,7 @@ class Page(unittest.TestCase):
         self.press("The lesson's example")
         for name in ("Slow links between hosts", "Latency of each step", "Strong scaling"):
             self.tab.js("[...document.querySelectorAll('main label')].find((l) => l.textContent === arguments[0]).click()", name)
-            self.assertIn("more than half of the time is lost", self.tab.js("return document.querySelector('main .note[role=status]').textContent"))
+            self.assertIn("more than half of the time is lost", self.text("main .note[role=status]"))
             self.press("The lesson's example")
 
     def test_wrong(self):
@@ -569,179 +553,173 @@ class Page(unittest.TestCase):
         for mistake in mistakes:
             with self.subTest(mistake=mistake):
                 self.fresh(f"#wrong?mistake={mistake}&guess=9")
-                self.assertEqual(self.tab.js("return document.querySelectorAll('main figure .drawing .series').length"), 2)
+                self.assertEqual(self.count("main figure .drawing .series"), 2)
                 self.assertEqual(len(self.table("What the runs said")), 2)
-                self.assertIn("Check first", self.tab.js("return document.querySelector('main').innerText"))
-                self.assertNotIn("`", self.tab.js("return document.querySelector('main').innerText"))
+                self.assertIn("Check first", self.shown())
+                self.assertNotIn("`", self.shown())
                 self.tab.js("""const list = document.querySelector("main select"); list.selectedIndex = (list.selectedIndex + 1) % list.options.length;
                     list.dispatchEvent(new Event("change"));""")
-                self.assertNotIn("guess", self.tab.js("return location.hash"), "the next mistake's answer is shown before the guess")
+                self.assertNotIn("guess", self.fragment(), "the next mistake's answer is shown before the guess")
         # A link that arrives where the page already shows another mistake.
         self.tab.go("#wrong?mistake=sum&guess=0")
-        self.assertEqual(self.tab.js("return location.hash"), "#wrong?mistake=sum&guess=0")
-        self.assertIn("Check first", self.tab.js("return document.querySelector('main').innerText"))
+        self.assertEqual(self.fragment(), "#wrong?mistake=sum&guess=0")
+        self.assertIn("Check first", self.shown())
 
     def test_wrong_files(self):
-        with tempfile.TemporaryDirectory() as name:
-            self.folder = type("", (), {"name": name})
-            self.fresh("#wrong?guess=9")
-            rows = lambda: self.table("What the runs said")
-            before = rows()
-            run = {"program": "rondo-train", "steps": [{"step": n, "loss": 5 / n} for n in range(1, 9)], "summary": {"warnings": [HTML]}}
-            for file, content, sentence in (("perf.json", json.dumps(PERF), "is not what rondo-train"), ("cut.json", json.dumps(run)[:-9], "is not JSON"),
-                                            ("none.json", json.dumps({**run, "steps": []}), "fewer than two steps"),
-                                            ("odd.json", json.dumps({**run, "steps": {"a": 1}}), "has no steps")):
-                self.assertIn(sentence, self.drop(file, content))
-                self.assertEqual(rows(), before)
-            self.assertIn("8 losses", self.drop("one.json", json.dumps(run)))
-            self.assertIn("8 losses", self.drop("two.json", json.dumps({**run, "error": "it ended"})))
-            self.assertEqual([row[0] for row in rows()], ["one.json", "two.json"])
-            self.assertIn("<img src=x", rows()[0][4])
-            self.assertIsNone(self.tab.js("return window.attacked ?? null"))
-            long = {**run, "steps": [{"step": n, "loss": 5 / n} for n in range(1, 1001)]}
-            self.assertIn("1,000 losses, of which 334 are shown", self.drop("long.json", json.dumps(long)))
-            self.assertIn("long.json: 334 of 1,000 losses are shown, one in 3.", self.tab.js("return document.querySelector('main').innerText"))
-            self.drop("four.json", json.dumps(run))
-            self.assertIn("one.json is no longer shown: 4 runs are the most.", self.drop("five.json", json.dumps(run)))
-            self.press("Back to the recorded runs")
-            self.assertEqual(rows(), before)
+        self.fresh("#wrong?guess=9")
+        rows = lambda: self.table("What the runs said")
+        before = rows()
+        run = {"program": "rondo-train", "steps": [{"step": n, "loss": 5 / n} for n in range(1, 9)], "summary": {"warnings": [HTML]}}
+        self.expect_refused({
+            "perf.json": (json.dumps(PERF), "is not what rondo-train"),
+            "cut.json": (json.dumps(run)[:-9], "is not JSON"),
+            "none.json": (json.dumps({**run, "steps": []}), "fewer than two steps"),
+            "odd.json": (json.dumps({**run, "steps": {"a": 1}}), "has no steps"),
+        }, rows)
+        self.assertIn("8 losses", self.drop("one.json", json.dumps(run)))
+        self.assertIn("8 losses", self.drop("two.json", json.dumps({**run, "error": "it ended"})))
+        self.assertEqual([row[0] for row in rows()], ["one.json", "two.json"])
+        self.assertIn("<img src=x", rows()[0][4])
+        self.assertIsNone(self.tab.js("return window.attacked ?? null"))
+        long = {**run, "steps": [{"step": n, "loss": 5 / n} for n in range(1, 1001)]}
+        self.assertIn("1,000 losses, of which 334 are shown", self.drop("long.json", json.dumps(long)))
+        self.assertIn("long.json: 334 of 1,000 losses are shown, one in 3.", self.shown())
+        self.drop("four.json", json.dumps(run))
+        self.assertIn("one.json is no longer shown: 4 runs are the most.", self.drop("five.json", json.dumps(run)))
+        self.press("Back to the recorded runs")
+        self.assertEqual(rows(), before)
 
     # Files.
 
     def drop(self, name, content):
         """Chooses a file in the first place for files; waits until the page has said something."""
-        path = pathlib.Path(self.folder.name) / name
+        path = self.folder / name
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         self.tab.js("document.querySelector('.said').textContent = ''")
         self.tab.driver.find_element("css selector", "input[type=file]").send_keys(str(path))
         self.tab.wait("document.querySelector('.said').textContent !== ''", f"nothing is said of {name}")
-        return self.said()
+        return self.text(".said")
+
+    def expect_refused(self, files, shown):
+        """Each file, {name: (content, what is said of it)}, leaves what is shown as it is."""
+        before = shown()
+        for name, (content, sentence) in files.items():
+            with self.subTest(file=name):
+                said = self.drop(name, content)
+                self.assertIn(sentence, said)
+                self.assertTrue(said.endswith("."), said)
+                self.assertEqual(self.count(".said.failed"), 1)
+                self.assertEqual(shown(), before)
 
     def test_files(self):
-        with tempfile.TemporaryDirectory() as name:
-            self.folder = type("", (), {"name": name})
-            self.fresh("#machine?guess=9")
-            rows = lambda: self.tab.js("return document.querySelector('#chapter-machine table tbody').rows.length")
-            chosen = lambda: self.tab.js("return document.querySelector('select').selectedOptions[0].textContent")
-            self.assertIn("10 measurements of ring", self.drop("perf.json", json.dumps(PERF)))
-            self.assertEqual((rows(), chosen()), (10, "perf.json"))
-            self.assertIn("Ten constants of a machine", self.tab.js("return document.querySelector('#chapter-machine').innerText"))
-            self.assertEqual(self.tab.js("return [...document.querySelectorAll('#chapter-machine tbody')].at(-1).rows.length"), 10)
-            self.assertIn("the predictions are its own", self.drop("links.json", json.dumps(PROFILE)))
-            self.assertEqual((rows(), chosen()), (10, "perf.json, with the profile links.json"))
-            self.assertIn("An MPI", self.drop("compare.json", json.dumps(COMPARE)))
-            self.assertEqual(rows(), 3)
-            before = self.tab.js("return document.querySelector('#chapter-machine').innerText.replace(/Your own:.*?\\n[^]*?Your guess/, '')")
-            hostile = {**PERF, "program": HTML}
-            bad = {
-                "other.json": (json.dumps({"program": "iperf3", "end": {}}), "is from iperf3"),
-                "list.json": ("[1, 2, 3]", "not of rondo"),
-                "cut.json": (json.dumps(PERF)[:-40], "is not JSON"),
-                "nan.json": (json.dumps({**PERF, "x": float("nan")}), "NaN, which is no number"),
-                "page.html": ("<script>const bad = [NaN, Infinity];</script>", "is not JSON"),
-                "empty.json": ("", "is empty"),
-                "binary.json": (bytes(range(256)) * 40, "is not JSON"),
-                "huge.json": (b"[" + b" " * (9 << 20) + b"]", "MiB; the page reads up to 8"),
-                "html.json": (json.dumps(hostile), "<img src=x"),
-                "null.json": ("null", "not of rondo"),
-                "none.json": (json.dumps({**PERF, "results": []}), "none of its results"),
-                "odd.json": (json.dumps({**PERF, "results": {"a": 1}}), "has no results"),
-                "words.json": (json.dumps({**PERF, "results": [{"size": "big", "out_of_place": {"time": "long"}}, None, 7]}), "none of its results"),
-                "version.json": (json.dumps({**PROFILE, "version": 99}), "version is 99"),
-                "negative.json": (json.dumps({**PROFILE, "constants": {**PROFILE["constants"], "alpha_us": -1}}), "must be"),
-                "deep.json": ("[" * 50000 + "]" * 50000, "."),
-                "proto.json": ('{"__proto__": {"program": "rondo-perf", "results": []}}', "not of rondo"),
-            }
-            for file, (content, sentence) in bad.items():
-                with self.subTest(file=file):
-                    said = self.drop(file, content)
-                    self.assertIn(sentence, said)
-                    self.assertTrue(said.endswith("."), said)
-                    self.assertTrue(self.tab.js("return document.querySelector('.said').classList.contains('failed')"))
-                    self.assertEqual(self.tab.js("return document.querySelector('#chapter-machine').innerText.replace(/Your own:.*?\\n[^]*?Your guess/, '')"), before)
-            # No prediction is more than 100 % too low: far off, it is so by a factor.
-            far = {**PERF, "results": [{**r, "predicted_us": 1, "out_of_place": {"time": 4.0}} for r in PERF["results"]]}
-            self.drop("far.json", json.dumps(far))
-            self.assertIn("within a factor of 4.", self.tab.js("return document.querySelector('#chapter-machine').innerText"))
-            # Numbers that no axis has room for.
-            huge = {**PERF, "results": [{"algorithm": "ring", "size": 10.0 ** (3 * k), "predicted_us": 10.0 ** (3 * k), "out_of_place": {"time": 10.0 ** (3 * k)}} for k in range(101)]}
-            self.assertIn("101 measurements", self.drop("huge_numbers.json", json.dumps(huge)))
-            for width in (360, 1280):
-                self.tab.size(width, 900)
-                self.tab.settle()
-                self.tab.settle()
-                self.assertEqual(self.tab.js("return [...checks.overlaps(), ...checks.drawings()]"), [])
-            # Good files with HTML in their strings: shown as text.
-            named = {**PERF, "config": {**PERF["config"], "collective": HTML}, "results": [{**r, "algorithm": HTML} for r in PERF["results"]]}
-            self.drop("named.json", json.dumps(named))
-            self.drop("profile.json", json.dumps({**PROFILE, "name": HTML}))
+        self.fresh("#machine?guess=9")
+        rows = lambda: self.tab.js("return document.querySelector('#chapter-machine table tbody').rows.length")
+        chosen = lambda: self.tab.js("return document.querySelector('select').selectedOptions[0].textContent")
+        self.assertIn("10 measurements of ring", self.drop("perf.json", json.dumps(PERF)))
+        self.assertEqual((rows(), chosen()), (10, "perf.json"))
+        self.assertIn("Ten constants of a machine", self.tab.js("return document.querySelector('#chapter-machine').innerText"))
+        self.assertEqual(self.tab.js("return [...document.querySelectorAll('#chapter-machine tbody')].at(-1).rows.length"), 10)
+        self.assertIn("the predictions are its own", self.drop("links.json", json.dumps(PROFILE)))
+        self.assertEqual((rows(), chosen()), (10, "perf.json, with the profile links.json"))
+        self.assertIn("An MPI", self.drop("compare.json", json.dumps(COMPARE)))
+        self.assertEqual(rows(), 3)
+        self.expect_refused({
+            "other.json": (json.dumps({"program": "iperf3", "end": {}}), "is from iperf3"),
+            "list.json": ("[1, 2, 3]", "not of rondo"),
+            "cut.json": (json.dumps(PERF)[:-40], "is not JSON"),
+            "nan.json": (json.dumps({**PERF, "x": float("nan")}), "NaN, which is no number"),
+            "page.html": ("<script>const bad = [NaN, Infinity];</script>", "is not JSON"),
+            "empty.json": ("", "is empty"),
+            "binary.json": (bytes(range(256)) * 40, "is not JSON"),
+            "huge.json": (b"[" + b" " * (9 << 20) + b"]", "MiB; the page reads up to 8"),
+            "html.json": (json.dumps({**PERF, "program": HTML}), "<img src=x"),
+            "null.json": ("null", "not of rondo"),
+            "none.json": (json.dumps({**PERF, "results": []}), "none of its results"),
+            "odd.json": (json.dumps({**PERF, "results": {"a": 1}}), "has no results"),
+            "words.json": (json.dumps({**PERF, "results": [{"size": "big", "out_of_place": {"time": "long"}}, None, 7]}), "none of its results"),
+            "version.json": (json.dumps({**PROFILE, "version": 99}), "version is 99"),
+            "negative.json": (json.dumps({**PROFILE, "constants": {**PROFILE["constants"], "alpha_us": -1}}), "must be"),
+            "deep.json": ("[" * 50000 + "]" * 50000, "."),
+            "proto.json": ('{"__proto__": {"program": "rondo-perf", "results": []}}', "not of rondo"),
+        }, lambda: self.tab.js("return document.querySelector('#chapter-machine').innerText.replace(/Your own:.*?\\n[^]*?Your guess/, '')"))
+        # No prediction is more than 100 % too low: far off, it is so by a factor.
+        far = {**PERF, "results": [{**r, "predicted_us": 1, "out_of_place": {"time": 4.0}} for r in PERF["results"]]}
+        self.drop("far.json", json.dumps(far))
+        self.assertIn("within a factor of 4.", self.tab.js("return document.querySelector('#chapter-machine').innerText"))
+        # Numbers that no axis has room for.
+        huge = {**PERF, "results": [{"algorithm": "ring", "size": 10.0 ** (3 * k), "predicted_us": 10.0 ** (3 * k), "out_of_place": {"time": 10.0 ** (3 * k)}} for k in range(101)]}
+        self.assertIn("101 measurements", self.drop("huge_numbers.json", json.dumps(huge)))
+        for width in (360, 1280):
+            self.tab.size(width, 900)
             self.tab.settle()
-            self.assertIsNone(self.tab.js("return window.attacked ?? null"))
-            self.assertEqual(self.tab.js("return document.querySelectorAll('main img, main script').length"), 0)
-            self.assertIn("<img src=x", self.tab.js("return document.querySelector('main').innerText"))
+            self.tab.settle()
+            self.assertEqual(self.tab.js("return [...checks.overlaps(), ...checks.drawings()]"), [])
+        # Good files with HTML in their strings: shown as text.
+        named = {**PERF, "config": {**PERF["config"], "collective": HTML}, "results": [{**r, "algorithm": HTML} for r in PERF["results"]]}
+        self.drop("named.json", json.dumps(named))
+        self.drop("profile.json", json.dumps({**PROFILE, "name": HTML}))
+        self.tab.settle()
+        self.expect_harmless()
+        self.assertIn("<img src=x", self.shown())
 
     def test_what_is_left_out_is_said(self):
         result = lambda size, algorithm: {**PERF["results"][0], "size": size, "algorithm": algorithm, "predicted_us": None}
         about = lambda: self.tab.js("return document.querySelector('#chapter-machine > .hint').innerText")
-        with tempfile.TemporaryDirectory() as name:
-            self.folder = type("", (), {"name": name})
-            self.fresh("#machine?guess=9")
-            said = self.drop("long.json", json.dumps({**PERF, "results": [result(8 * n, "ring") for n in range(1, 2501)]}))
-            cut = "The first 2,000 of 2,500 measurements are shown: with more the page would be slow."
-            self.assertIn(f"long.json: 2,500 measurements of ring. {cut}", said)
-            self.assertIn(cut, about())
-            rows = self.table("The same in numbers")
-            self.assertEqual(len(rows), 2000)
-            self.assertEqual([row[0] for row in rows if row[5] == ""], [], "rows without a prediction")
-            said = self.drop("many.json", json.dumps({**PERF, "results": [result(8, f"kind {n:02}") for n in range(20)]}))
-            self.assertIn("kind 11 and 8 more.", said)
-            self.assertIn('"Everything" is the first 12 of 20 series', said)
-            self.assertNotIn("measurements are shown", about())
-            self.assertEqual(len(self.table("The same in numbers")), 12)
-            self.tab.js("const list = document.querySelectorAll('main select')[1]; list.value = 'kind 19'; list.dispatchEvent(new Event('change'));")
-            self.assertEqual([row[1] for row in self.table("The same in numbers")], ["kind 19"])
+        self.fresh("#machine?guess=9")
+        said = self.drop("long.json", json.dumps({**PERF, "results": [result(8 * n, "ring") for n in range(1, 2501)]}))
+        cut = "The first 2,000 of 2,500 measurements are shown: with more the page would be slow."
+        self.assertIn(f"long.json: 2,500 measurements of ring. {cut}", said)
+        self.assertIn(cut, about())
+        rows = self.table("The same in numbers")
+        self.assertEqual(len(rows), 2000)
+        self.assertEqual([row[0] for row in rows if row[5] == ""], [], "rows without a prediction")
+        said = self.drop("many.json", json.dumps({**PERF, "results": [result(8, f"kind {n:02}") for n in range(20)]}))
+        self.assertIn("kind 11 and 8 more.", said)
+        self.assertIn('"Everything" is the first 12 of 20 series', said)
+        self.assertNotIn("measurements are shown", about())
+        self.assertEqual(len(self.table("The same in numbers")), 12)
+        self.tab.js("const list = document.querySelectorAll('main select')[1]; list.value = 'kind 19'; list.dispatchEvent(new Event('change'));")
+        self.assertEqual([row[1] for row in self.table("The same in numbers")], ["kind 19"])
 
     def test_with_this_machines_numbers(self):
         """What rondo-plan --page writes."""
         plan = pathlib.Path(EXPLAIN_ANSWER).with_name("rondo-plan")
         if not plan.exists():
             self.skipTest(f"{plan} is not built")
-        with tempfile.TemporaryDirectory() as name:
-            folder = pathlib.Path(name)
-            hostile = {**PERF, "results": [{**r, "algorithm": f"</script>{HTML}<!--"} for r in PERF["results"]]}
-            for file, document in (("perf.json", hostile), ("links.json", PROFILE), ("train.json", STEP)):
-                (folder / file).write_text(json.dumps(document))
-            (folder / "compare.json").write_text(json.dumps(COMPARE))
-            (folder / "none.json").write_text(json.dumps({**PERF, "results": []}))
-            (folder / "stopped.json").write_text(json.dumps({"program": "rondo-train", "steps": [], "error": "stopped"}))
-            page = folder / "page.html"
-            measured = [folder / f"{name}.json" for name in ("perf", "compare", "none", "stopped", "train")]
-            done = subprocess.run([plan, "--page", "--links", folder / "links.json", "--measured", *measured, "-o", page], capture_output=True, text=True, check=False)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            self.tab.open(page, "#machine?set=here&guess=9")
-            text = self.tab.js("return document.querySelector('main').innerText")
-            self.assertIn("File 3 is from rondo-perf, but none of its results has a size and a time.", text)
-            self.assertIn("only in this page", self.unsent())
-            self.assertIn("This machine", text)
-            self.assertIn("<img src=x", text)
-            self.assertIsNone(self.tab.js("return window.attacked ?? null"))
-            self.tab.open(page, "#overlap?guess=9&cap=4")
-            self.press("This machine's train.json")
-            text = self.tab.js("return document.querySelector('main').innerText")
-            self.assertIn("A run of this machine: train.json", text)
-            self.assertIn("stopped.json has no summary", text)
-            self.assertIn("The link shows train.json only in this page", self.unsent())
-            fragment = self.tab.js("return location.hash")
-            self.assertIn("run=here1", fragment)
-            self.tab.open(page, fragment)
-            self.assertEqual(self.tab.js("return document.querySelector('main').innerText"), text)
-            self.press("The recorded run")
-            self.assertIn("Recorded on", self.tab.js("return document.querySelector('main').innerText"))
-            self.assertIn("run=", fragment)
-            self.assertNotIn("run=", self.tab.js("return location.hash"))
-            self.assertEqual(self.unsent(), "")
-            self.fresh(fragment)  # a page without this machine's numbers
-            self.assertIn("This page has no run here1", self.tab.js("return document.querySelector('main').innerText"))
+        hostile = {**PERF, "results": [{**r, "algorithm": f"</script>{HTML}<!--"} for r in PERF["results"]]}
+        documents = {"perf": hostile, "compare": COMPARE, "none": {**PERF, "results": []},
+                     "stopped": {"program": "rondo-train", "steps": [], "error": "stopped"}, "train": STEP, "links": PROFILE}
+        for name, document in documents.items():
+            (self.folder / f"{name}.json").write_text(json.dumps(document))
+        *measured, links = (self.folder / f"{name}.json" for name in documents)
+        page = self.folder / "page.html"
+        done = subprocess.run([plan, "--page", "--links", links, "--measured", *measured, "-o", page], capture_output=True, text=True,
+                              check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.tab.open(page, "#machine?set=here&guess=9")
+        text = self.shown()
+        self.assertIn("File 3 is from rondo-perf, but none of its results has a size and a time.", text)
+        self.assertIn("only in this page", self.unsent())
+        self.assertIn("This machine", text)
+        self.assertIn("<img src=x", text)
+        self.assertIsNone(self.tab.js("return window.attacked ?? null"))
+        self.tab.open(page, "#overlap?guess=9&cap=4")
+        self.press("This machine's train.json")
+        text = self.shown()
+        self.assertIn("A run of this machine: train.json", text)
+        self.assertIn("stopped.json has no summary", text)
+        self.assertIn("The link shows train.json only in this page", self.unsent())
+        fragment = self.fragment()
+        self.assertIn("run=here1", fragment)
+        self.tab.open(page, fragment)
+        self.assertEqual(self.shown(), text)
+        self.press("The recorded run")
+        self.assertIn("Recorded on", self.shown())
+        self.assertIn("run=", fragment)
+        self.assertNotIn("run=", self.fragment())
+        self.assertEqual(self.unsent(), "")
+        self.fresh(fragment)  # a page without this machine's numbers
+        self.assertIn("This page has no run here1", self.shown())
 
     def unsent(self):
         """What the page says that its link does not hold."""
@@ -749,20 +727,18 @@ class Page(unittest.TestCase):
 
     def test_what_no_link_can_carry(self):
         run = json.dumps({"program": "rondo-train", "steps": [{"step": n, "loss": 5 / n} for n in range(1, 9)], "summary": {}})
-        with tempfile.TemporaryDirectory() as name:
-            self.folder = type("", (), {"name": name})
-            for chapter, content, sent in (("machine", json.dumps(PERF), "with files that it cannot carry"), ("overlap", json.dumps(STEP), "with a file that it cannot carry"),
-                                           ("wrong", run, "Back to")):
-                with self.subTest(chapter=chapter):
-                    self.fresh(f"#{chapter}?guess=9")
-                    self.assertEqual(self.unsent(), "")
-                    self.drop("mine.json", content)
-                    self.assertRegex(self.unsent(), "^The link does not hold .* drop")
-                    fragment = self.tab.js("return location.hash")
-                    self.assertEqual(self.tab.js("return document.querySelector('#link').textContent"), fragment)
-                    self.fresh(fragment)  # as who gets the link
-                    self.assertEqual(self.unsent(), "")
-                    self.assertEqual(sent in self.tab.js("return document.querySelector('main').innerText"), chapter != "wrong")
+        for chapter, content, sent in (("machine", json.dumps(PERF), "with files that it cannot carry"), ("overlap", json.dumps(STEP), "with a file that it cannot carry"),
+                                       ("wrong", run, "Back to")):
+            with self.subTest(chapter=chapter):
+                self.fresh(f"#{chapter}?guess=9")
+                self.assertEqual(self.unsent(), "")
+                self.drop("mine.json", content)
+                self.assertRegex(self.unsent(), "^The link does not hold .* drop")
+                fragment = self.fragment()
+                self.assertEqual(self.text("#link"), fragment)
+                self.fresh(fragment)  # as who gets the link
+                self.assertEqual(self.unsent(), "")
+                self.assertEqual(sent in self.shown(), chapter != "wrong")
 
     def test_the_link_is_copied(self):
         self.fresh("#ring?ranks=7")
