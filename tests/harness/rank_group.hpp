@@ -28,6 +28,10 @@ struct RankResult {
 /// Catch2's macros.
 void expect(bool condition, const std::string& message);
 
+inline void expect_contains(const std::string& text, const std::string& part) {
+  expect(text.find(part) != std::string::npos, "'" + text + "' does not say '" + part + "'");
+}
+
 /// As expect(), showing both values.
 template <class A, class B>
 void expect_eq(const A& actual, const B& expected, const std::string& what) {

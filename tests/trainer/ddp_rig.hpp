@@ -24,9 +24,6 @@ inline int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epo
 
 inline void ok(const Status& status) { expect(status.ok(), status.to_string()); }
 
-inline void expect_contains(const std::string& text, const std::string& part) {
-  expect(text.find(part) != std::string::npos, text + " lacks: " + part);
-}
 /// That it is an error which says this.
 inline void expect_error(const Status& status, const std::string& part) {
   expect(!status.ok(), "no error: " + part);

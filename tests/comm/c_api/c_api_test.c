@@ -8,8 +8,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "expect.h"
 #include "rondo/rondo.h"
+#include "tests/comm/c_api/expect.h"
 
 enum { kCount = 1000 };
 

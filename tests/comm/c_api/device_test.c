@@ -3,8 +3,8 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "expect.h"
 #include "rondo/rondo.h"
+#include "tests/comm/c_api/expect.h"
 
 int main(void) {
   rondo_communicator* world = NULL;

@@ -5,8 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "expect.h"
 #include "rondo/rondo.h"
+#include "tests/comm/c_api/expect.h"
 
 static void scans(rondo_communicator* world, int async) {
   rondo_work* work = NULL;

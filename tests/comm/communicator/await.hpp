@@ -22,10 +22,6 @@ inline double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-inline void expect_contains(const std::string& text, const std::string& part) {
-  expect(text.find(part) != std::string::npos, "'" + text + "' does not say '" + part + "'");
-}
-
 /// Fails, by throwing, when `happened` is still false after half a minute.
 inline void await(const std::string& what, const std::function<bool()>& happened) {
   const auto limit = Clock::now() + std::chrono::seconds(30);

@@ -286,7 +286,10 @@ TEST_CASE("SIGUSR1, SIGTSTP and SIGCONT reach the ranks of all hosts, and the jo
   job.kill(SIGTSTP);
   const Words all = cluster.pids() + Words{job.pid()};
   REQUIRE(all.size() == 3);
-  await([&] { return std::all_of(all.begin(), all.end(), is_stopped); });
+  for (const std::string& pid : all) {
+    INFO("process " << pid << " of the launcher and the ranks " << all.back());
+    await([&] { return is_stopped(pid); });
+  }
   // Neither end takes the other for lost, however long that is.
   const auto stopped = std::chrono::steady_clock::now();
   while (std::chrono::steady_clock::now() - stopped < lost_after + std::chrono::seconds(1)) {

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <filesystem>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -15,13 +14,6 @@
 #include "tests/trainer/training_rig.hpp"
 
 namespace rondo::trainer::testing {
-
-/// The words of `flags`, which spaces divide, after those of `words`.
-inline Words operator+(Words words, const std::string& flags) {
-  std::istringstream text(flags);
-  for (std::string word; text >> word;) words.push_back(word);
-  return words;
-}
 
 /// On place.data(), unless the words name other data.
 inline Words on_data(const Workplace& place, const Words& words) {
@@ -35,7 +27,7 @@ inline std::vector<Status> run_on_gpus(const std::shared_ptr<device::test::FakeG
                                        const RankBegins& begins = {}) {
   const device::test::Installed installed(gpu);
   gpu->must_be_loaded = true;
-  const Words all = on_data(place, words) + "--device cuda --log-every 0";
+  const Words all = on_data(place, words) + "--device cuda --log-every 0"_words;
   return train_in_threads(options_of(all), ranks, begins);
 }
 
@@ -63,7 +55,7 @@ inline std::shared_ptr<device::test::FakeGpu> locking_gpu(int gpus = 1) {
 }
 
 inline json on_host(const Workplace& place, const Words& words, int ranks) {
-  return place.train_on(on_data(place, words) + ("--ranks " + std::to_string(ranks)));
+  return place.train_on(on_data(place, words) + words_of("--ranks " + std::to_string(ranks)));
 }
 
 inline std::string folder_in(const Workplace& place, const std::string& name) {
@@ -114,8 +106,8 @@ inline std::vector<json> spans_of(const std::string& trace, int rank) {
   return spans;
 }
 
-inline const Words kGpt = kNano + "--no-split-tied --workers 0";
-inline const Words kMlp = Words() + "--model mlp --width 64 --batch 4 --workers 0";
+inline const Words kGpt = kNano + "--no-split-tied --workers 0"_words;
+inline const Words kMlp = "--model mlp --width 64 --batch 4 --workers 0"_words;
 
 /// An epoch's last batches are smaller: other products.
 inline Words ragged(const Workplace& place) {

@@ -89,15 +89,14 @@ json ends_after(const std::string& folder, const std::string& step) {
   return ends;
 }
 
-const Words kAutomatic =
-    Words() + "--model mlp --width 512 --batch 4 --workers 0 --bucket-cap-mb auto";
+const Words kAutomatic = "--model mlp --width 512 --batch 4 --workers 0 --bucket-cap-mb auto"_words;
 
 }  // namespace
 
 TEST_CASE("on GPUs no step has waited for an evaluation or a checkpoint before it") {
   const Workplace place;
   const Words words =
-      kMlp + "--steps 8 --validate-every 2 --checkpoint-every 5" +
+      kMlp + "--steps 8 --validate-every 2 --checkpoint-every 5"_words +
       Words{"--validation", place.tiny_data(), "--checkpoint-dir", folder_in(place, "checkpoints")};
   const json document = on_gpus(place, words, 2);
   for (const int before : {0, 2, 4, 5, 6}) {
@@ -111,7 +110,7 @@ TEST_CASE("on GPUs no step has waited for an evaluation or a checkpoint before i
 TEST_CASE("a trace of GPUs has their times") {
   const Workplace place;
   const std::string file = place.file("trace.json");
-  const json document = on_gpus(place, kGpt + "--steps 4" + Words{"--trace", file}, 2);
+  const json document = on_gpus(place, kGpt + "--steps 4"_words + Words{"--trace", file}, 2);
   std::map<std::string, int> spans;  // of rank 0
   double first_us = 1e18, last_us = 0;
   for (const json& span : spans_of(file, 0)) {
@@ -141,7 +140,8 @@ TEST_CASE("a trace of GPUs has their times") {
 TEST_CASE("a trace of GPUs has what both streams did in the order in which they did it") {
   const Workplace place;
   const std::string file = place.file("trace.json");
-  const Words words = kGpt + "--steps 4 --bucket-cap-mb 0.02 --lr 0.01" + Words{"--trace", file};
+  const Words words =
+      kGpt + "--steps 4 --bucket-cap-mb 0.02 --lr 0.01"_words + Words{"--trace", file};
   constexpr double kNudges = 0.5;  // us, by which equal times may have been moved
   const auto exact = std::chrono::nanoseconds(1), coarse = std::chrono::nanoseconds(100'000'000);
   for (const auto& [how, tick] :
@@ -149,7 +149,7 @@ TEST_CASE("a trace of GPUs has what both streams did in the order in which they 
     INFO(how);
     const auto gpu = cuda::testing::make_gpu();
     gpu->tick = tick;
-    const json document = on_gpus(gpu, place, words + how, 2);
+    const json document = on_gpus(gpu, place, words + words_of(how), 2);
     const std::vector<DrawnStep> steps = steps_of(file);
     REQUIRE(steps.size() == 4);
     for (const DrawnStep& step : steps) {
@@ -178,7 +178,7 @@ TEST_CASE("on GPUs communication is hidden and exposed as the trace shows it, an
   const std::string file = place.file("trace.json");
   for (const std::string how : {"", "--no-overlap", "--zero 1"}) {
     INFO(how);
-    const Words all = kGpt + "--steps 5 --bucket-cap-mb 0.02" + how;
+    const Words all = kGpt + "--steps 5 --bucket-cap-mb 0.02"_words + words_of(how);
     const json document = on_gpus(place, all + Words{"--trace", file}, 2);
     const std::vector<DrawnStep> drawn = steps_of(file);
     REQUIRE(drawn.size() == 5);
@@ -212,9 +212,9 @@ TEST_CASE(
     "on GPUs auto buckets: laid out anew after step 5, with the same bits, and replayed then") {
   const Workplace place;
   const std::string trace = place.file("trace.json");
-  const Words automatic = kAutomatic + "--steps 9 --reproducible";
+  const Words automatic = kAutomatic + "--steps 9 --reproducible"_words;
   const json fixed = on_gpus(place, with(automatic, "--bucket-cap-mb", "25"), 3);
-  const json got = on_gpus(place, automatic + "--control-steps 1", 3);
+  const json got = on_gpus(place, automatic + "--control-steps 1"_words, 3);
   const json& summary = got["summary"];
   CHECK(got["config"]["bucket_cap_mb"] == "auto");
   CHECK(summary["relayout"]["after_step"] == 5);
@@ -238,9 +238,9 @@ TEST_CASE("on GPUs auto buckets: a checkpoint settles them, and a run that resum
   for (const std::string dtype : {"bf16", "fp32"}) {
     if (rondo::testing::kSanitized && dtype == "fp32") continue;
     const std::string folder = folder_in(place, dtype);
-    const Words words =
-        kAutomatic + ("--steps 5 --resume --dtype " + dtype) + Words{"--checkpoint-dir", folder};
-    const json whole = on_gpus(place, words + "--checkpoint-every 2 --checkpoint-keep 9", 3);
+    const Words words = kAutomatic + words_of(std::string("--steps 5 --resume --dtype ") + dtype) +
+                        Words{"--checkpoint-dir", folder};
+    const json whole = on_gpus(place, words + "--checkpoint-every 2 --checkpoint-keep 9"_words, 3);
     const json ends = ends_after(folder, "2");
     CHECK(whole["summary"]["relayout"]["after_step"] == 2);
     CHECK(whole["summary"]["buckets"].size() == ends.size());
@@ -257,27 +257,31 @@ TEST_CASE("on GPUs auto buckets: a checkpoint settles them, and a run that resum
 TEST_CASE("on GPUs auto buckets: those of a checkpoint go from the host to GPUs and back") {
   const Workplace place;
   const std::string folder = folder_in(place, "checkpoints");
-  const Words words = kAutomatic + "--dtype bf16 --resume" + Words{"--checkpoint-dir", folder};
-  const json measured =
-      on_host(place, words + "--steps 3 --checkpoint-every 2 --pace 1GB/s,2ms --no-overlap", 3);
+  const Words words =
+      kAutomatic + "--dtype bf16 --resume"_words + Words{"--checkpoint-dir", folder};
+  const json measured = on_host(
+      place, words + "--steps 3 --checkpoint-every 2 --pace 1GB/s,2ms --no-overlap"_words, 3);
   REQUIRE(measured["summary"]["buckets"].size() == 1);
   const json ends = ends_after(folder, "3");
-  CHECK(on_gpus(place, words + "--steps 4", 3)["summary"]["buckets"].size() == 1);
+  CHECK(on_gpus(place, words + "--steps 4"_words, 3)["summary"]["buckets"].size() == 1);
   CHECK(ends_after(folder, "4") == ends);
-  CHECK(on_host(place, words + "--steps 5", 3)["summary"]["buckets"].size() == 1);
+  CHECK(on_host(place, words + "--steps 5"_words, 3)["summary"]["buckets"].size() == 1);
   CHECK(ends_after(folder, "5") == ends);
 }
 
 TEST_CASE("on GPUs control steps measure and leave no mark") {
   const Workplace place;
   const std::string trace = place.file("control-trace.json");
-  const Words gpt = kGpt + "--steps 3 --bucket-cap-mb 0.02", cnn = cnn_on(place, 40) + "--steps 3";
+  const Words gpt = kGpt + "--steps 3 --bucket-cap-mb 0.02"_words,
+              cnn = cnn_on(place, 40) + "--steps 3"_words;
   for (const Words& words :
-       {gpt + "--dropout 0.1 --layer-drop 0.3 --accum 2",
-        gpt + "--zero 1 --clip 0.3 --compress bf16", gpt + "--dtype fp16 --average ranks",
-        cnn + Words{"--validation", place.file("images")}, cnn + "--sync-batch-norm"}) {
+       {gpt + "--dropout 0.1 --layer-drop 0.3 --accum 2"_words,
+        gpt + "--zero 1 --clip 0.3 --compress bf16"_words,
+        gpt + "--dtype fp16 --average ranks"_words,
+        cnn + Words{"--validation", place.file("images")}, cnn + "--sync-batch-norm"_words}) {
     const json without = on_gpus(place, words, 2);
-    const json with = on_gpus(place, words + "--control-steps 2" + Words{"--trace", trace}, 2);
+    const json with =
+        on_gpus(place, words + "--control-steps 2"_words + Words{"--trace", trace}, 2);
     INFO(with["config"].dump());
     CHECK(losses_of(with) == losses_of(without));
     for (const char* same :

@@ -15,7 +15,7 @@ using namespace trainer::testing;  // NOLINT: the trainer's
 /// dp beside ddp there, and beside dp on the host.
 void check_losses(const Workplace& place, const Words& words, int ranks) {
   INFO(words[1] << " on " << ranks << " ranks");
-  const Words with_dp = words + "--strategy dp";
+  const Words with_dp = words + "--strategy dp"_words;
   const json dp = on_gpus(locking_gpu(), place, with_dp, ranks);
   const json host = on_host(place, with_dp, ranks);
   check_same_losses(on_gpus(place, words, ranks), dp, 1e-5);
@@ -40,25 +40,26 @@ void check_losses(const Workplace& place, const Words& words, int ranks) {
 
 TEST_CASE("on GPUs dp has ddp's losses, and the host's", "[again]") {
   const Workplace place;
-  for (const int ranks : {1, 2, 3, 4}) check_losses(place, kMlp + "--steps 5 --clip 0.5", ranks);
+  for (const int ranks : {1, 2, 3, 4})
+    check_losses(place, kMlp + "--steps 5 --clip 0.5"_words, ranks);
   const Words validated = {"--validation", place.tiny_data(), "--validate-every", "2"};
-  check_losses(place, kGpt + "--steps 4 --dropout 0.1" + validated, 3);
+  check_losses(place, kGpt + "--steps 4 --dropout 0.1"_words + validated, 3);
   check_losses(place, ragged(place), 2);
   // Running statistics are rank 0's.
   const Words cnn = cnn_on(place, 10);
-  check_losses(place, cnn + "--epochs 2" + Words{"--validation", place.file("images")}, 2);
+  check_losses(place, cnn + "--epochs 2"_words + Words{"--validation", place.file("images")}, 2);
 }
 
 TEST_CASE("on GPUs of two hosts dp has the host's losses") {
   const device::test::Pretended pretended({0, 1});
   const Workplace place;
-  const Words words = ragged(place) + "--strategy dp";
+  const Words words = ragged(place) + "--strategy dp"_words;
   check_same_losses(on_host(place, words, 2), on_gpus(locking_gpu(2), place, words, 2), 1e-4);
 }
 
 TEST_CASE("on GPUs dp sends what it sends on the host, and reports the same fields") {
   const Workplace place;
-  const Words words = kMlp + "--strategy dp --steps 4";
+  const Words words = kMlp + "--strategy dp --steps 4"_words;
   const json got = on_gpus(place, words, 4)["summary"],
              expected = on_host(place, words, 4)["summary"];
   for (const char* field : {"bytes_sent_per_step_by_rank", "bytes_formula_per_step",
@@ -80,7 +81,7 @@ TEST_CASE("on GPUs dp sends what it sends on the host, and reports the same fiel
 TEST_CASE("on GPUs dp's trace has the phases of each step, one after the other, on every rank") {
   const Workplace place;
   const std::string file = place.file("trace.json");
-  on_gpus(place, kMlp + "--strategy dp --steps 3" + Words{"--trace", file}, 2);
+  on_gpus(place, kMlp + "--strategy dp --steps 3"_words + Words{"--trace", file}, 2);
   const std::vector<std::string> phases = {"data", "scatter samples and parameters",
                                            "forward and backward", "gather loss and gradients",
                                            "optimizer"};
@@ -102,32 +103,32 @@ TEST_CASE("on GPUs dp's trace has the phases of each step, one after the other, 
 
 TEST_CASE("on GPUs dp writes the weights of its last update") {
   const Workplace place;
-  const Words words = kGpt + "--strategy dp";
+  const Words words = kGpt + "--strategy dp"_words;
   const std::string file = place.file("dp.safetensors");
-  const json got = on_gpus(place, words + "--steps 3" + Words{"--save-weights", file}, 2);
+  const json got = on_gpus(place, words + "--steps 3"_words + Words{"--save-weights", file}, 2);
   // The loss of a fourth step is that of the first one from there.
-  const json four = on_gpus(place, words + "--steps 4", 2);
+  const json four = on_gpus(place, words + "--steps 4"_words, 2);
   CHECK(got["summary"]["parameter_hash"] != four["summary"]["parameter_hash"]);
-  const json again = on_gpus(place, words + "--steps 1" + Words{"--weights", file}, 2);
+  const json again = on_gpus(place, words + "--steps 1"_words + Words{"--weights", file}, 2);
   CHECK(losses_of(again)[0] < losses_of(four)[0]);
 }
 
 TEST_CASE("on GPUs dp ends on all ranks when rank 0 stops it, or a loss is infinite") {
   const Workplace place;
-  const Words words = kMlp + "--strategy dp --steps 1000";
+  const Words words = kMlp + "--strategy dp --steps 1000"_words;
   const json document = on_gpus(cuda::testing::make_gpu(), place, words, 2,
                                 [](int rank, std::atomic<bool>& stop) { stop = rank == 0; });
   CHECK(document["steps"].size() == 1);
   CHECK(document["summary"]["interrupted"] == true);
   for (const Status& status :
-       run_on_gpus(cuda::testing::make_gpu(), place, words + "--lr 1e5", 2)) {
+       run_on_gpus(cuda::testing::make_gpu(), place, words + "--lr 1e5"_words, 2)) {
     CHECK(device::test::says(status, "the loss became"));
   }
 }
 
 TEST_CASE("a GPU that refuses a call ends dp on all ranks") {
   // Over 5,000 calls, more where the host looks often whether a step has ended.
-  const Words words = kMlp + "--strategy dp --steps 20";
+  const Words words = kMlp + "--strategy dp --steps 20"_words;
   const std::vector<int> places = {100, 300, 600, 900, 1200, 1500, 1800, 2100, 2400, 2700};
   CHECK(runs_that_a_refused_call_ends(Workplace(), words, places) >= 5);
 }
