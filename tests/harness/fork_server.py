@@ -22,6 +22,7 @@ import tempfile
 
 NAMESPACES = ("uts", "net", "mnt")
 PR_SET_PDEATHSIG = 1
+IMPORT_SECONDS = 300  # at most; an idle machine takes 3
 
 
 class ForkServer:
@@ -30,10 +31,18 @@ class ForkServer:
     def __init__(self, program):
         self._folder = tempfile.TemporaryDirectory()
         path = os.path.join(self._folder.name, "socket")
-        self._process = subprocess.Popen([sys.executable, __file__, "--serve", path, program], text=True, stdout=subprocess.PIPE)
-        said = self._process.stdout.readline()
-        if said != "ready\n":
-            print(said + self._process.communicate()[0])
+        # What the imports print goes to stderr; this pipe says when they are over.
+        reading, writing = os.pipe()
+        self._process = subprocess.Popen([sys.executable, __file__, "--serve", path, str(writing), program], stdout=subprocess.PIPE,
+                                         text=True, pass_fds=[writing])
+        os.close(writing)
+        ready = select.select([reading], [], [], IMPORT_SECONDS)[0] and os.read(reading, 1)
+        os.close(reading)
+        if not ready:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(5)
+            self._process.kill()
+            print(self._process.communicate()[0])
             sys.exit(self._process.returncode)
         self.words = [sys.executable, "-IS", __file__, path]
 
@@ -46,9 +55,9 @@ class ForkServer:
         self._folder.cleanup()
 
 
-def serve(path, program):
+def serve(path, ready, program):
     """Returns in each fork, as a process that has just started the program."""
-    die_with_parent()
+    die_with_parent(os.getppid())
     sys.path.insert(0, os.path.dirname(program))
     module = importlib.import_module(pathlib.Path(program).stem)
     assert len(os.listdir("/proc/self/task")) == 1, "a fork would lack the threads that the imports have started"
@@ -56,8 +65,10 @@ def serve(path, program):
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(path)
     listener.listen(100)
-    print("ready", flush=True)
+    os.write(int(ready), b"1")
+    os.close(int(ready))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    server = os.getpid()
     while True:
         connection, _ = listener.accept()
         if os.fork() == 0:
@@ -65,17 +76,18 @@ def serve(path, program):
         connection.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     listener.close()
-    watch(connection)
+    watch(connection, server)
     module.main()
 
 
-def watch(connection):
+def watch(connection, server):
     """For one stand-in: returns in its fork."""
-    die_with_parent()
+    die_with_parent(server)
     request, files, _, _ = socket.recv_fds(connection, 1 << 20, 3 + len(NAMESPACES))
+    watcher = os.getpid()
     fork = os.fork()
     if fork == 0:
-        die_with_parent()
+        die_with_parent(watcher)
         connection.close()
         return take_place(files, **json.loads(request))
     ended = os.pidfd_open(fork)
@@ -87,7 +99,9 @@ def watch(connection):
     os._exit(0)
 
 
-def take_place(files, arguments, environment, folder, cpus):
+def take_place(files, arguments, environment, folder, cpus, group):
+    with contextlib.suppress(OSError):  # of another session: then signals reach the stand-in alone
+        os.setpgid(0, group)
     for target, file in enumerate(files[:3]):
         os.dup2(file, target)
     for name, file in zip(NAMESPACES, files[3:]):
@@ -106,17 +120,22 @@ def take_place(files, arguments, environment, folder, cpus):
 def stand_in(path, *arguments):
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(path)
-    request = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd(), "cpus": [*os.sched_getaffinity(0)]}
+    request = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd(), "cpus": [*os.sched_getaffinity(0)],
+               "group": os.getpgrp()}
     namespaces = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in NAMESPACES]
     socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2, *namespaces])
     status = int(connection.recv(100) or signal.SIGKILL)
     if os.WIFSIGNALED(status):
+        if os.WTERMSIG(status) != signal.SIGKILL:
+            signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
         os.kill(os.getpid(), os.WTERMSIG(status))
     sys.exit(os.waitstatus_to_exitcode(status))
 
 
-def die_with_parent():
+def die_with_parent(parent):
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # which has ended before the call
+        os._exit(1)
 
 
 if __name__ == "__main__":

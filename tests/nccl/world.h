@@ -101,6 +101,7 @@ struct Thread {
   World world;
   ncclUniqueId id;
   Body body;
+  int left_id; /* whether it removes the file with the id once all ranks have joined */
 };
 
 static inline void* run_thread(void* argument) {
@@ -109,6 +110,7 @@ static inline void* run_thread(void* argument) {
   if (world->comms[0] == NULL)
     expect_ok(__LINE__,
               ncclCommInitRank(&world->comms[0], world->size, thread->id, world->ranks[0]));
+  if (thread->left_id) forget_id_of_launch();
   thread->body(world);
   for (int l = 0; l < world->locals; ++l) expect_ok(__LINE__, ncclCommDestroy(world->comms[l]));
   return NULL;
@@ -140,7 +142,10 @@ static inline int run(int argc, char** argv, Body body) {
   if (launched) id = id_of_launch(process);
   if (!launched) expect_ok(__LINE__, ncclGetUniqueId(&id));
   for (int t = 0; t < count; ++t) {
-    threads[t] = (struct Thread){.world = {.size = size, .locals = locals}, .id = id, .body = body};
+    threads[t] = (struct Thread){.world = {.size = size, .locals = locals},
+                                 .id = id,
+                                 .body = body,
+                                 .left_id = launched && process == 0 && t == 0};
     for (int l = 0; l < locals; ++l) threads[t].world.ranks[l] = (process * count + t) * locals + l;
   }
   if (locals == size && !launched) {
@@ -151,7 +156,6 @@ static inline int run(int argc, char** argv, Body body) {
   for (int t = 0; t < count; ++t)
     expect(__LINE__, pthread_create(&threads[t].thread, NULL, run_thread, &threads[t]) == 0);
   for (int t = 0; t < count; ++t) pthread_join(threads[t].thread, NULL);
-  if (launched && process == 0) forget_id_of_launch();
   puts("all right");
   return 0;
 }

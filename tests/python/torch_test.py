@@ -23,9 +23,10 @@ class Backend(unittest.TestCase):
         return subprocess.run([str(word) for word in words], env={**os.environ, **variables}, capture_output=True, text=True,
                               timeout=300, check=False)
 
-    def ranks(self, ranks, *cases, ended=None, **variables):
-        """With rondo-run. `ended`: how many ranks come to the end of the last case if not all do; then no exit code is judged."""
-        done = self.run_with(f"{BIN}/rondo-run", "-n", ranks, "--timeout", 240, *["--elastic"] * (ended is not None), "--",
+    def ranks(self, ranks, *cases, ended=None, elastic=True, **variables):
+        """With rondo-run. `ended`: how many ranks come to the end of the last case if not all do; then no exit code is judged, and
+        by default the job is elastic."""
+        done = self.run_with(f"{BIN}/rondo-run", "-n", ranks, "--timeout", 240, *["--elastic"] * (elastic and ended is not None), "--",
                              *RANKS.words, *cases, **variables)
         if ended is None:
             self.assertEqual((done.returncode, done.stdout.count(": ok")), (0, ranks * len(cases)), done.stdout + done.stderr)
@@ -72,7 +73,7 @@ class Backend(unittest.TestCase):
         self.ranks(2, "reductions", "moves", "numbered", "aborted", TORCH_DISTRIBUTED_DEBUG="DETAIL")
 
     def test_a_death_is_an_error_of_the_others(self):
-        self.ranks(3, "death_in_backward", ended=2)
+        self.ranks(3, "death_in_backward", ended=2, elastic=False)
 
     def test_shrinks_after_failure(self):
         self.ranks(4, "shrinks_after_failure", ended=3)

@@ -1,5 +1,5 @@
 // The whole model against central differences, the order in which it finishes gradients, and
-// accumulation. How parameters start.
+// accumulation. Checks how parameters start, too.
 #include "trainer/models/mlp.hpp"
 
 #include "tests/trainer/model_rig.hpp"

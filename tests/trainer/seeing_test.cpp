@@ -170,7 +170,7 @@ TEST_CASE("the summary accounts for every bucket and for the step") {
 }
 
 TEST_CASE(
-    "communication is gradients', hidden and exposed; other waits and tokens have their names") {
+    "communication counts gradients only, hidden and exposed; gpt also reports tokens per second") {
   const Workplace place;
   for (const Small& model : models(place)) {
     for (const Words& more : {Words{"--no-overlap"}, Words{}, "--zero 1"_words}) {

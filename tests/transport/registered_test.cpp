@@ -168,10 +168,12 @@ TEST_CASE("after a fork neither process sees the other's writes to library memor
     char byte = 0;
     if (::read(reading.get(), &byte, 1) != 1) return "the parent has not written";
     if (!holds(own.at(0), 1) || !holds(allocated, 1) || untouched[kPage] != 0)
-      return "the parent's";
+      return "the child sees what the parent has written";
     std::memset(own.at(0), 3, own.bytes());
     std::memset(allocated, 3, own.bytes());
-    return holds(own.at(0), 3) && holds(allocated, 3) ? "" : "not its own";
+    return holds(own.at(0), 3) && holds(allocated, 3)
+               ? ""
+               : "the child does not see what it has written";
   });
   std::memset(own.at(0), 2, own.bytes());
   std::memset(allocated, 2, own.bytes());

@@ -220,6 +220,19 @@ TEST_CASE("gather_v, scatter_v and scans that do not fit together name both call
   }
 }
 
+TEST_CASE("over a pace collectives are exact in both kinds of memory") {
+  for (const int size : {2, 4}) {
+    run_ok(How::kForks, size, with(&Config::pace, "2GB/s,5us"), [](Communicator& comm) {
+      for (const size_t count : {size_t{1}, size_t{1000}, size_t{30011}}) {
+        for (const bool library : plain_and_library()) {
+          everything(comm, {.count = count, .library = library});
+        }
+      }
+      expect_ok(comm.barrier(), "barrier");
+    });
+  }
+}
+
 TEST_CASE("nobody leaves a barrier before everybody has come") {
   for (const std::string pace : {"", "inf,10us"}) {
     std::atomic<int> arrived{0};

@@ -1,5 +1,5 @@
 // Whole worlds of ranks in one line: as threads and processes, of several sizes, or as processes that
-// a test tells what to do and kills. And the errors that they must get.
+// a test tells what to do and kills; and checks of the errors that they must get.
 #pragma once
 
 #include <signal.h>

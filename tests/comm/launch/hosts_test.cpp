@@ -287,7 +287,7 @@ TEST_CASE("SIGUSR1, SIGTSTP and SIGCONT reach the ranks of all hosts, and the jo
   const Words all = cluster.pids() + Words{job.pid()};
   REQUIRE(all.size() == 3);
   for (const std::string& pid : all) {
-    INFO("process " << pid << " of the launcher and the ranks " << all.back());
+    INFO("process " << pid << " does not stop; the launcher is process " << job.pid());
     await([&] { return is_stopped(pid); });
   }
   // Neither end takes the other for lost, however long that is.

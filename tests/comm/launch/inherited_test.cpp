@@ -20,7 +20,7 @@ TEST_CASE("a program that a rank starts with its variables fails at half of the 
           "[launch]") {
   for (const std::string rank : {"0", "1"}) {
     check_two_ranks(
-        "13", {kProgram, "live", rank, kProgram},
+        "13.8", {kProgram, "live", rank, kProgram},
         {.exit_code = 5,
          .says = {"the others have not come within 6.",
                   "is rank " + rank + " of this job and has a communicator",
@@ -28,7 +28,7 @@ TEST_CASE("a program that a rank starts with its variables fails at half of the 
                   "-u RANK -u WORLD_SIZE PROGRAM"}});
   }
   // Where that rank has no communicator any more, the error comes at the deadline.
-  check_two_ranks("1.5", {kProgram, "gone", "1", kProgram},
+  check_two_ranks("1.9", {kProgram, "gone", "1", kProgram},
                   {.exit_code = 5,
                    .says = {"rank 0 of 2 did not come within 1.",
                             "is or was rank 1 itself, start a program that is not part of this job "

@@ -41,7 +41,7 @@ void check_nothing_is_left_after(const std::string& last, const std::string& rea
   place.require_nothing_left(1);
 }
 
-TEST_CASE("after a signal that is none, or a frame beyond the limit, nothing is left", "[hosts]") {
+TEST_CASE("an unknown signal or too long a frame leaves nothing", "[hosts]") {
   for (const char* signal : {"soon", "", "9x", "99999999999", "0", "-1"}) {
     INFO(signal);
     check_nothing_is_left_after(pack(RunMessage::kSignal, signal), "as the number of a signal");

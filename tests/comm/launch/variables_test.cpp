@@ -289,7 +289,7 @@ TEST_CASE("an unknown RONDO_ variable is named, with the nearest that is known",
   CHECK(unknown({"RONDO_\x1b[31m=1"})[0].starts_with("RONDO_?[31m is set"));
 }
 
-TEST_CASE("values that are none are refused, with the variable's name", "[launch]") {
+TEST_CASE("a wrong value is refused, and the error names the variable", "[launch]") {
   run_forks(1, [&](int) {
     Config config = config_of(0, 1);
     const auto refused = [&](const std::string& variable, const std::string& value,

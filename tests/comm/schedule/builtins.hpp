@@ -31,9 +31,9 @@ inline std::vector<Builtin> builtins_by(std::vector<Algorithm> (*algorithms)(Col
   }
   return all;
 }
-/// On one host.
+/// Every built-in algorithm of every collective on one host.
 inline std::vector<Builtin> builtins() { return builtins_by(algorithms_of); }
-/// On several hosts.
+/// The same on several hosts.
 inline std::vector<Builtin> builtins_between_hosts() {
   return builtins_by(algorithms_between_hosts);
 }

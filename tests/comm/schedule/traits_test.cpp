@@ -95,6 +95,16 @@ TEST_CASE("a row's needs, and the buffers that peers touch, are what its schedul
   }
 }
 
+TEST_CASE("the hierarchical algorithms need several hosts, and no other does") {
+  for (int a = 0; a < kAlgorithms; ++a) {
+    const auto algorithm = static_cast<Algorithm>(a);
+    const bool hierarchical =
+        algorithm == Algorithm::kHierarchical || algorithm == Algorithm::kHierarchicalTree;
+    INFO(name(algorithm));
+    CHECK(needs_hosts(algorithm) == hierarchical);
+  }
+}
+
 TEST_CASE("a row's depth is the smallest, and what it calls unsafe in place is") {
   for (const auto& [collective, algorithm] : all_builtins()) {
     INFO(name(algorithm) << " " << name(collective));

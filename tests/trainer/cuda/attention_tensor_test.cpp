@@ -164,6 +164,19 @@ TEST_CASE("cuda attention on tensor cores: as the host's, at the edges of tiles"
   compare_with_host<32, Float16Bits>(1, 17, 3, 0);
 }
 
+TEST_CASE("cuda attention on tensor cores: its sums are those of the scalar kernels") {
+  Attention<BFloat16Bits> tensor(2, 70, 3, 64, 0.5), scalar = tensor;
+  tensor.tensor_forward<64>();
+  scalar.scalar_forward<64>();
+  check_close(wide(tensor.sums), wide(scalar.sums), 1e-5);
+  // A backward pass may take what the other kind of forward pass has left.
+  scalar.y = tensor.y;
+  scalar.sums = tensor.sums;
+  tensor.tensor_backward<64>();
+  scalar.scalar_backward<64>();
+  check_close(wide(tensor.dqkv), wide(scalar.dqkv), 8 * unit<BFloat16Bits>());
+}
+
 TEST_CASE("cuda attention on tensor cores: no order of a block's threads changes a bit") {
   for (const double probability : {0.0, 0.1}) {
     in_every_order<BFloat16Bits>([&](Order order) {
