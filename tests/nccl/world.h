@@ -101,7 +101,7 @@ struct Thread {
   World world;
   ncclUniqueId id;
   Body body;
-  int left_id; /* whether it removes the file with the id once all ranks have joined */
+  int removes_id; /* whether it removes the id's file once all ranks have joined */
 };
 
 static inline void* run_thread(void* argument) {
@@ -110,7 +110,7 @@ static inline void* run_thread(void* argument) {
   if (world->comms[0] == NULL)
     expect_ok(__LINE__,
               ncclCommInitRank(&world->comms[0], world->size, thread->id, world->ranks[0]));
-  if (thread->left_id) forget_id_of_launch();
+  if (thread->removes_id) forget_id_of_launch();
   thread->body(world);
   for (int l = 0; l < world->locals; ++l) expect_ok(__LINE__, ncclCommDestroy(world->comms[l]));
   return NULL;
@@ -145,7 +145,7 @@ static inline int run(int argc, char** argv, Body body) {
     threads[t] = (struct Thread){.world = {.size = size, .locals = locals},
                                  .id = id,
                                  .body = body,
-                                 .left_id = launched && process == 0 && t == 0};
+                                 .removes_id = launched && process == 0 && t == 0};
     for (int l = 0; l < locals; ++l) threads[t].world.ranks[l] = (process * count + t) * locals + l;
   }
   if (locals == size && !launched) {
