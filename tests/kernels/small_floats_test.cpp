@@ -102,14 +102,14 @@ TEST_CASE("Narrowing finds the nearest of all patterns, ties to even, for both s
     const std::vector<double> values = values_of(format);
     int wrong = 0;
     const auto check = [&](float value) {
-      const int expected = nearest(values, std::fabs(static_cast<double>(value)));
-      const int sign = std::signbit(value) ? format.sign() : 0;
       if (std::isnan(value)) {
         wrong += !std::isnan(format.widen(format.narrow(value)));
-      } else {
-        wrong += format.narrow(value) != (expected | sign);
-        wrong += format.narrow(-value) != (expected | (sign ^ format.sign()));
+        return;
       }
+      const int expected = nearest(values, std::fabs(static_cast<double>(value)));
+      const int sign = std::signbit(value) ? format.sign() : 0;
+      wrong += format.narrow(value) != (expected | sign);
+      wrong += format.narrow(-value) != (expected | (sign ^ format.sign()));
     };
     // Every value, every tie, up to the one where overflow begins, and the fp32s next to them.
     for (size_t at = 0; at + 1 < values.size(); ++at) {
