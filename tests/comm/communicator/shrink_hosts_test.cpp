@@ -109,7 +109,8 @@ void part(const Hosts& hosts, const Partition& partition) {
     } else {
       expect_error(made.status(), Code::kTimeout);
       // The time that has passed, and not the patience.
-      expect(made.status().message().find("25 s") == std::string::npos, made.status().to_string());
+      expect(made.status().message().find("within 25 s") == std::string::npos,
+             made.status().to_string());
     }
     link.announce("done");
     link.await("end");
