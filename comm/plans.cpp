@@ -264,12 +264,13 @@ Status Plans::choose_forced(const Shape& shape, Algorithm forced, Prepared& prep
   if (limits_.ranks > 1 &&
       ((needs.publish && !can.publish) || (needs.references && !can.references) ||
        (needs.signals && !can.signals))) {
-    return {Code::kUnavailable,
-            fmt::format(
-                "{} by {} needs memory that the ranks share, which a paced link does not offer, "
-                "nor do GPUs without access to each other, or of several processes, unless memory "
-                "has been registered",
-                what, how)};
+    return {
+        Code::kUnavailable,
+        fmt::format(
+            "{} by {} needs memory that the ranks share. A paced link has no slots that several "
+            "ranks read, and GPUs share none without access to each other, or between "
+            "processes, unless memory has been registered",
+            what, how)};
   }
   if (shape.in_place && shape.call.count > 0 &&
       !algorithms::is_in_place_safe(shape.call.collective, forced)) {

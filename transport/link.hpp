@@ -112,6 +112,7 @@ struct Capabilities {
   bool references = false;
   bool signals = false;       // signal() and seen()
   bool process_copy = false;  // copy_from() and copy_to()
+  bool delays = false;        // also bytes that are accessed in place take time: carry()
   /// Some links move only inside progress() (a wire). The waiting loops then call it again and
   /// again, and sleep for moments only, because nothing wakes a sleeper when a slot arrives.
   bool needs_progress = false;
@@ -146,9 +147,18 @@ class Transport {
 
   /// Raises this rank's counter of `channel` to `value` after everything this thread has written
   /// before (release); and reads a peer's (acquire). Counters start at 0 and never fall. A signal
-  /// cannot be refused, so a wire has none. REQUIRES: capabilities().signals.
+  /// cannot be refused, so a network has none. REQUIRES: capabilities().signals.
   virtual void signal(int /*channel*/, uint64_t /*value*/) { lacks("signals"); }
   virtual uint64_t seen(int /*channel*/, int /*peer*/) { lacks("signals"); }
+  /// When a signal of `peer` that is on its way becomes visible to seen() (CLOCK_MONOTONIC
+  /// nanoseconds); 0: none is known to be on its way.
+  virtual int64_t signal_ready_at_ns(int /*channel*/, int /*peer*/) const { return 0; }
+
+  /// For a transport with capabilities().delays: charges bytes that this rank has accessed in a peer's
+  /// buffer. They travel on the wire of `sender`: the peer if this rank read them, this rank itself
+  /// if it wrote them. Returns when bytes that were read arrive here (CLOCK_MONOTONIC nanoseconds), or
+  /// 0 for bytes that were written. The channel's next signal() becomes visible to peers after them.
+  virtual int64_t carry(int /*channel*/, int /*sender*/, size_t /*bytes*/) { return 0; }
 
   /// A reference to [pointer, pointer + bytes) for the links that take references, or kind kNone;
   /// and where `peer`'s reference, with `bytes` from there on, lies in this process, or null when

@@ -141,7 +141,7 @@ class Rondo final : public RondoBackend {
     const Plan chosen = plan(shape);
     Prediction prediction{.algorithm = std::string(rondo::name(chosen.algorithm)),
                           .time_us = chosen.predicted_us};
-    if (!options_.direct && !options_.paced && !cuda_ && options_.algorithm == Algorithm::kAuto) {
+    if (!options_.direct && !cuda_ && options_.algorithm == Algorithm::kAuto) {
       prediction.library_us = plan(shape, true).predicted_us;
     }
     return prediction;

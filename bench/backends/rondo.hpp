@@ -19,7 +19,6 @@ struct RondoOptions {
   Algorithm algorithm = Algorithm::kAuto;  // to measure
   bool library_memory = false;
   bool direct = false;
-  bool paced = false;  // messages are delayed, and no memory is mapped
   bool cuda = false;   // buffers are on the device for `local_rank`
   int local_rank = 0;
   std::string variables =

@@ -138,7 +138,6 @@ int run_one(const Context& context, const Config& config, const Place& place) {
                                      .algorithm = options.algorithm,
                                      .library_memory = options.library_memory,
                                      .direct = options.library_memory || options.threads,
-                                     .paced = !options.pace.empty() || is_paced(),
                                      .cuda = options.cuda,
                                      .local_rank = place.local_rank,
                                      .variables = variables,

@@ -4,6 +4,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "comm/base/clock.hpp"
+
 namespace rondo::engine {
 
 using schedule::Location;
@@ -16,7 +18,8 @@ HostEngine::HostEngine(transport::Transport& transport, const board::Board& boar
       peers_(peers),
       channel_(channel),
       rank_(board.rank()),
-      needs_progress_(transport.capabilities().needs_progress) {
+      needs_progress_(transport.capabilities().needs_progress),
+      delays_(transport.capabilities().delays) {
   const int ranks = board.ranks();
   const auto n = static_cast<size_t>(ranks);
   senders_.resize(n);
@@ -60,6 +63,7 @@ void HostEngine::start(const Operation& operation) {
   cursor_ = {};
   published_ = 0;
   computed_ = false;
+  arrives_ns_ = 0;
   budget_ =
       moves_in_turn(operation.plan->direct, geometry_->slice * operation.prepared->element_bytes);
   referred_.clear();
@@ -72,9 +76,11 @@ void HostEngine::start(const Operation& operation) {
   // Before it forgets for which peer it waited: that is asked when a link fails.
   if (needs_progress_ && !push()) return Progress::kFailed;
   awaited_ = nullptr;
+  ready_at_ns_ = 0;
   blocked_on_.store(-1, std::memory_order_relaxed);
   const Progress walked = engine::advance(program_, *geometry_, cursor_, *this, budget_);
   if (walked != Progress::kDone) return walked;
+  if (arrives_ns_ != 0 && await_carried() != Progress::kDone) return Progress::kBlocked;
   if (!referred_.empty() && drain_references() != Progress::kDone) return Progress::kBlocked;
   return needs_progress_ ? flush() : Progress::kDone;
 }
@@ -93,6 +99,29 @@ void HostEngine::start(const Operation& operation) {
     if (subscribed || !senders_[p]->flushed() || !receivers_[p]->flushed()) return blocked(peer);
   }
   return publisher_ == nullptr || publisher_->flushed() ? Progress::kDone : blocked(any_reader());
+}
+
+[[gnu::noinline]] void HostEngine::carry(const SliceMove& move, size_t bytes) {
+  const schedule::Instruction& instruction = *move.instruction;
+  const uint32_t operands = instruction.sources + instruction.destinations;
+  for (uint32_t i = 0; i < operands; ++i) {
+    const Location& operand = move.operands[i];
+    const bool reads = i < instruction.sources && operand.place == OperandKind::kPeerIn;
+    const bool writes = i >= instruction.sources && operand.place == OperandKind::kPeerOut;
+    if ((!reads && !writes) || operand.peer == rank_) continue;
+    arrives_ns_ =
+        std::max(arrives_ns_, transport_.carry(channel_, reads ? operand.peer : rank_, bytes));
+    if (reads) carried_from_ = operand.peer;
+  }
+}
+
+[[gnu::noinline]] Progress HostEngine::await_carried() {
+  if (base::now_ns() < arrives_ns_) {
+    ready_at_ns_ = arrives_ns_;
+    return blocked(carried_from_);
+  }
+  arrives_ns_ = 0;
+  return Progress::kDone;
 }
 
 [[gnu::noinline]] Progress HostEngine::drain_references() {
@@ -388,6 +417,7 @@ Progress HostEngine::try_move(const SliceMove& move) {
     } else {
       compute(move);
     }
+    if (delays_) carry(move, bytes);
     if (fetched_ > 0) sent(fetched_);
     if (hands_over_) {
       computed_ = true;
@@ -408,9 +438,13 @@ Progress HostEngine::try_wait(const schedule::Instruction& instruction) {
   if (instruction.flag == schedule::Flag::kPosted) {
     return board_.has_posted(peer, operation_->sequence) ? Progress::kDone : blocked(peer);
   }
+  if (arrives_ns_ != 0 && await_carried() != Progress::kDone) return Progress::kBlocked;
   const uint64_t seen = transport_.seen(channel_, peer);
   const uint64_t own = signal_value();
-  if (board::signals_of(seen) < signals_) return blocked(peer);
+  if (board::signals_of(seen) < signals_) {
+    if (delays_) ready_at_ns_ = transport_.signal_ready_at_ns(channel_, peer);
+    return blocked(peer);
+  }
   // The same signal of another operation. A peer that is already past it has made this comparison.
   if (board::signals_of(seen) == signals_ && seen != own) return failed(peer, true);
   return Progress::kDone;

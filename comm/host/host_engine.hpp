@@ -57,8 +57,12 @@ class HostEngine {
 
   /// After kBlocked: the peer that has to act; -1: not blocked. Any thread.
   int blocked_on() const { return blocked_on_.load(std::memory_order_relaxed); }
-  /// After kBlocked: when the awaited slot becomes visible (CLOCK_MONOTONIC); 0: unknown.
-  int64_t ready_at_ns() const { return awaited_ != nullptr ? awaited_->ready_at_ns() : 0; }
+  /// After kBlocked: when the awaited slot, signal or bytes arrive (CLOCK_MONOTONIC); 0: unknown.
+  int64_t ready_at_ns() const {
+    return awaited_ != nullptr ? awaited_->ready_at_ns() : ready_at_ns_;
+  }
+  /// Of these, what arrives without another step by a peer. Waiting for it is no stall. 0: nothing.
+  int64_t arriving_ns() const { return ready_at_ns_; }
   /// After kBlocked: whether advance() may get further now. Cheaper than advance(), for spinning.
   bool may_go_on() const {
     transport::Delivery ignored;
@@ -100,6 +104,10 @@ class HostEngine {
   }
   /// Puts the factors of a scaled move's sources into factors_; false: all are 1.
   bool find_factors(const SliceMove& move);
+  /// Over a pace: charges the bytes that a move has read from or written into peers' buffers.
+  void carry(const SliceMove& move, size_t bytes);
+  /// kDone: what was read from peers' buffers has arrived.
+  Progress await_carried();
   /// A copy with an operand in another process.
   Progress copy_between_processes(const SliceMove& move, size_t bytes);
   void release(const SliceMove& move);
@@ -129,7 +137,7 @@ class HostEngine {
   const PeerBuffers& peers_;
   const int channel_;
   const int rank_;
-  const bool needs_progress_;
+  const bool needs_progress_, delays_;
   // By peer; null at this rank's own place. The publisher and subscriptions are null where the
   // transport has none.
   std::vector<transport::Sender*> senders_;
@@ -161,6 +169,9 @@ class HostEngine {
   std::vector<Referred> referred_;  // links that carry references of this operation
   std::atomic<int> blocked_on_{-1};
   transport::Receiver* awaited_ = nullptr;
+  int64_t ready_at_ns_ = 0;  // where no receiver is awaited
+  int64_t arrives_ns_ = 0;   // when all that was read from peers' buffers arrives; 0: it has
+  int carried_from_ = -1;    // a peer from which it comes
   bool mismatch_ = false;
   int copy_error_ = 0;
   Status link_error_;

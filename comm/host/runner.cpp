@@ -309,6 +309,8 @@ void Runner::push_idle_channels(bool operates, bool has_messages) {
     wait.step = engine.cursor().step;
     wait.round = engine.cursor().round;
     wait.timeout_ns = operation->timeout_ns;
+    // Bytes that are on their way are no stall, however long a pace makes them take.
+    wait.since_ns = std::max(wait.since_ns, engine.arriving_ns());
   } else {
     wait.transfer = lanes_.describe(*message);
     wait.peer = message->peer;

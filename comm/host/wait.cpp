@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kCheckEveryNs = 1'000'000;
 // A sleeper looks up this often although nobody rang: it has deaths and deadlines to notice.
-constexpr int64_t kSleepNs = 1'000'000;
+constexpr int64_t kSleepNs = 5'000'000;
 // Without membarrier a ring can be missed; then a sleep is short.
 constexpr int64_t kUnsafeSleepNs = 200'000;
 // Below this much time a sleep's own cost is larger than what it saves.
@@ -115,7 +115,7 @@ bool Waiter::idle(int64_t ready_at_ns, bool may_sleep) {
   }
   if (ready_at_ns > now) {
     if (ready_at_ns - now > kWorthSleepingNs) {
-      sleep_until(std::min(ready_at_ns, may_sleep ? next_check_ns_ : now + kNapNs));
+      sleep_until(std::min(ready_at_ns, now + (may_sleep ? kSleepNs : kNapNs)));
     } else {
       cpu_pause();  // a yield may cost a whole turn of whoever else is on this CPU
     }

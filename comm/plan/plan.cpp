@@ -142,7 +142,7 @@ Status choose(ExplainedPlan& plan) {
 std::optional<double> on_library_memory(const ExplainedPlan& plan) {
   const tuner::Available& available = plan.request.available;
   const bool mappable = plan.request.reach != transport::cuda_ipc::Reach::kHost;
-  if (available.references || !available.publish || !mappable || is_between_hosts(plan.request)) {
+  if (available.references || !available.signals || !mappable || is_between_hosts(plan.request)) {
     return std::nullopt;
   }
   ExplainedPlan mapped{};

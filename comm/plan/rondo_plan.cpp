@@ -226,16 +226,13 @@ PlanRequest read_request(const PlanFlags& flags) {
                                "have a wire of their own (see --links) and share no "
                                "memory: leave out --pace and --memory library");
   }
-  if (wire && flags.memory == "library") {
-    throw CLI::ValidationError("--pace", "a wire maps no memory: leave out --memory library");
-  }
   if (!flags.svg.empty() && (r.ranks > kMostRanksDrawn || flags.rank >= 0)) {
     throw CLI::ValidationError("--svg", "draws all ranks, " + std::to_string(kMostRanksDrawn) +
                                             " at most: choose fewer, and leave out --rank");
   }
   r.available = {.publish = !wire,
                  .references = flags.memory == "library",
-                 .signals = !wire,
+                 .signals = true,
                  .process_copy = !wire,
                  .offers = true};
   if (!flags.gpus.empty()) {

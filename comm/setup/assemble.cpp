@@ -22,6 +22,17 @@ namespace {
 
 using MadeTransport = Result<std::unique_ptr<transport::Transport>>;
 
+/// Where the wires of a pace begin: behind the FIFOs.
+size_t wires_begin(const HostSizes& sizes) {
+  constexpr size_t kLine = 64;
+  return (transport::shm::bytes_needed(sizes.fifos) + kLine - 1) / kLine * kLine;
+}
+
+size_t fifo_segment_bytes(const HostSizes& sizes) {
+  if (!sizes.paced) return transport::shm::bytes_needed(sizes.fifos);
+  return wires_begin(sizes) + transport::wires_bytes(sizes.local_ranks, sizes.fifos.channels);
+}
+
 /// Between the ranks of this host, by their local ranks. A pace is for these links: hosts' clocks
 /// differ.
 MadeTransport connect_host(const Config& config, int local_rank, const HostSizes& sizes,
@@ -33,7 +44,11 @@ MadeTransport connect_host(const Config& config, int local_rank, const HostSizes
         transport_decorator(std::move(*made), local_rank, sizes.local_ranks, sizes.fifos.channels);
   }
   if (!made.ok() || !sizes.paced) return made;
-  return transport::pace(std::move(*made), *transport::parse_pace(config.pace));
+  return transport::pace(std::move(*made), *transport::parse_pace(config.pace),
+                         {.base = base + wires_begin(sizes),
+                          .ranks = sizes.local_ranks,
+                          .channels = sizes.fifos.channels,
+                          .rank = local_rank});
 }
 
 /// `near`, and links over UCX to the ranks of other hosts.
@@ -142,7 +157,7 @@ Result<HostLayers> assemble(Bootstrap& bootstrap, const Config& config,
       share_segment(bootstrap, status::kBoardName, board::Board::bytes_needed(sizes.ranks));
   if (!board.ok()) return board.status();
   made.board_segment = std::move(*board);
-  auto fifos = share_segment(bootstrap, "rondo", transport::shm::bytes_needed(sizes.fifos));
+  auto fifos = share_segment(bootstrap, "rondo", fifo_segment_bytes(sizes));
   if (!fifos.ok()) return fifos.status();
   made.fifo_segment = std::move(*fifos);
   const base::HostMap& hosts = bootstrap.hosts();

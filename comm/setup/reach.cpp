@@ -86,7 +86,8 @@ Result<PeerMemory> reach_peers(Bootstrap& bootstrap, const Introduced& introduce
   const std::span<const int> members = hosts.ranks_on(hosts.host_of(bootstrap.rank()));
   auto mapped = map_arenas(bootstrap, members, introduced.ranks, memory.arenas);
   if (!mapped.ok()) return mapped.status();
-  // Threads of one process reach each other's memory without the kernel; a paced wire reaches none.
+  // Threads of one process reach each other's memory without the kernel; a pace delays no
+  // copies by the kernel.
   bool copies = *process_copy && !introduced.same_process && introduced.ranks[0].pace[0] == '\0';
   for (const int member : members) {
     const transport::shm::Probe& probe = introduced.ranks[static_cast<size_t>(member)].probe;

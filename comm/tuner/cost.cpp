@@ -81,6 +81,20 @@ Latency latency_of(const Question& q, const LinkProfile& profile) {
   return {device->staged_alpha_us, device->staged_peer_us};
 }
 
+/// Bytes that leave the busiest rank when ranks access each other's buffers in place.
+double direct_bytes(const Question& q) {
+  const algorithms::CollectiveTraits* traits = algorithms::find(q.collective, q.algorithm);
+  if (!algorithms::traits_of(q.algorithm).needs.references || traits->volume == nullptr) return 0;
+  const auto ranks = static_cast<uint64_t>(q.ranks);
+  const algorithms::Volume volume = traits->volume({.n = ranks, .node = 1});  // not the root
+  const Form form = form_of(q.collective);
+  const bool has_blocks = form.in == Holds::kEach || form.out == Holds::kEach;
+  const auto all = static_cast<double>(q.bytes * (has_blocks ? ranks : 1));
+  // From a root every other rank fetches as much.
+  const double readers = traits->in == algorithms::Touched::kOnRoot ? q.ranks - 1 : 1;
+  return volume.sent.bytes(all, ranks) + readers * volume.fetched.bytes(all, ranks);
+}
+
 double most_on_a_host(const Question& q) {
   if (is_on_one_host(q)) return q.ranks;
   size_t most = 0;
@@ -148,13 +162,15 @@ Price price(const Question& question, const LinkProfile& profile) {
   for (size_t c = 0; c < kConstantCount; ++c) {
     if (c != 1 && c != 2) us[c] *= profile.*kConstants[c].value;
   }
+  const double paced_us =
+      profile.pace_us_per_byte == 0 ? 0 : profile.pace_us_per_byte * direct_bytes(question);
   return {.overhead_us = us[0],
           .latency_us = us[1] + us[2],
           .slots_us = us[3] + us[4],
           .memory_us = us[5] + us[6],
           .reduce_us = us[7],
           .process_copy_us = us[8] + us[9],
-          .wire_us = us[10] + us[11] + us[12] + us[13],
+          .wire_us = us[10] + us[11] + us[12] + us[13] + paced_us,
           .correction = correction_of(question, profile)};
 }
 

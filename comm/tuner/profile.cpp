@@ -55,6 +55,7 @@ LinkProfile wire_profile(double bytes_per_second, double latency_seconds, LinkPr
   // Half on the way in, half on the way out: a hop pays both.
   profile.slot_us_per_byte += 0.5e6 / bytes_per_second;
   profile.one_way_us_per_byte += 0.5e6 / bytes_per_second;
+  profile.pace_us_per_byte = 1e6 / bytes_per_second;
   // The FIFO's capacity must exceed bandwidth * latency, or the FIFO sets the pace; within a
   // megabyte per link.
   profile.slots = std::max(profile.slots, 8U);

@@ -57,6 +57,8 @@ struct LinkProfile {
   double wire_us_per_byte;  // on the link of a host, in the busier direction; its ranks share it
   /// Beyond that, of each byte of both directions: where they share the link, or the cores that serve it.
   double wire_both_us_per_byte;
+  /// Of a pace: for each byte that leaves a rank because ranks access each other's buffers in place.
+  double pace_us_per_byte = 0;
   /// Ranks that can run at the same time; with more ranks everything but overhead takes longer. 0:
   /// all.
   int parallel_ranks;

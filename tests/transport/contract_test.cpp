@@ -86,7 +86,7 @@ TEST_CASE("a full FIFO refuses until a slot is released, and drained() tells") {
             }
             self.expect(sent <= bound, "a full FIFO takes too many");
             self.expect(sender.try_acquire(300) == nullptr, "a full FIFO gave a slot");
-            if (self.transport.capabilities().references) {
+            if (sender.takes_references()) {
               const std::vector<int> memory(4);
               const Reference reference{.kind = Reference::kArena, .arena = 0, .offset = 0};
               self.expect(!sender.try_publish_reference(reference, sizeof(int), 0),
@@ -156,14 +156,16 @@ TEST_CASE("links of all channels and peers are independent") {
   });
 }
 
-TEST_CASE("a wire promises links only") {
+TEST_CASE(
+    "a pace offers buffers in place and signals, but no references in slots and no publisher") {
   check(Medium::kPaced, {.ranks = 2, .slot_bytes = kSlot}, [](Rank& self) {
     const Capabilities can = self.transport.capabilities();
-    self.expect(!can.publish && !can.references && !can.signals, "capabilities");
+    self.expect(can.references && can.signals && can.delays && !can.publish, "capabilities");
     self.expect(!self.transport.sender(0, 1 - self.rank).takes_references(), "takes references");
     self.expect(self.transport.sender(0, 1 - self.rank).capacity() == kSlot - 8, "capacity");
     int value = 0;
-    self.expect(self.transport.refer(&value, sizeof(value)).kind == Reference::kNone, "reference");
+    self.expect(self.transport.refer(&value, sizeof(value)).kind == Reference::kAddress,
+                "reference");
   });
 }
 

@@ -22,15 +22,17 @@ int64_t now_ns() {
 }
 
 /// Three ranks of one paced transport, driven by the test's own thread.
-struct Wires {
-  explicit Wires(PaceOptions options) {
+struct PacedRanks {
+  explicit PacedRanks(PaceOptions options) {
     const shm::FifoSizes shape{.ranks = 3, .channels = 2, .slot_bytes = 100'000};
     segment = *Segment::create("pace-test", shm::bytes_needed(shape));
+    wires = *Segment::create("pace-test", wires_bytes(3, 2));
     for (int rank = 0; rank < 3; ++rank) {
-      ranks.push_back(pace(shm::create(shape, rank, segment.base(), {}, true).value(), options));
+      ranks.push_back(pace(shm::create(shape, rank, segment.base(), {}, true).value(), options,
+                           {.base = wires.base(), .ranks = 3, .channels = 2, .rank = rank}));
     }
   }
-  Segment segment;
+  Segment segment, wires;
   std::vector<std::unique_ptr<Transport>> ranks;
 };
 
@@ -83,10 +85,10 @@ TEST_CASE("what is no pace is named, with an example") {
 }
 
 TEST_CASE("nothing is seen before bytes / bandwidth + latency, and ready_at_ns says when") {
-  Wires wires({.bytes_per_second = 100e6, .latency_seconds = 2e-3});
+  PacedRanks paced({.bytes_per_second = 100e6, .latency_seconds = 2e-3});
   const int64_t before = now_ns();
-  publish(wires.ranks[0]->sender(0, 1), 90'000, 7);  // 0.9 ms on the wire
-  Receiver& receiver = wires.ranks[1]->receiver(0, 0);
+  publish(paced.ranks[0]->sender(0, 1), 90'000, 7);  // 0.9 ms on the wire
+  Receiver& receiver = paced.ranks[1]->receiver(0, 0);
   CHECK(receiver.ready_at_ns() == 0);
   Delivery delivery{};
   const bool early = receiver.try_peek(&delivery);
@@ -104,30 +106,75 @@ TEST_CASE("nothing is seen before bytes / bandwidth + latency, and ready_at_ns s
 }
 
 TEST_CASE("all links of a rank share its wire; other ranks have their own") {
-  Wires wires({.bytes_per_second = 100e6, .latency_seconds = 0});
+  PacedRanks paced({.bytes_per_second = 100e6, .latency_seconds = 0});
   const int64_t before = now_ns();
-  publish(wires.ranks[0]->sender(0, 1), 90'000, 1);
-  publish(wires.ranks[0]->sender(1, 1), 90'000, 2);
-  publish(wires.ranks[0]->sender(0, 2), 90'000, 3);
-  publish(wires.ranks[1]->sender(0, 2), 1'000, 4);
+  publish(paced.ranks[0]->sender(0, 1), 90'000, 1);
+  publish(paced.ranks[0]->sender(1, 1), 90'000, 2);
+  publish(paced.ranks[0]->sender(0, 2), 90'000, 3);
+  publish(paced.ranks[1]->sender(0, 2), 1'000, 4);
   Delivery delivery{};
-  CHECK(arrival(wires.ranks[2]->receiver(0, 0), &delivery) >= before + 2'700'000);
+  CHECK(arrival(paced.ranks[2]->receiver(0, 0), &delivery) >= before + 2'700'000);
   CHECK(delivery.tag == 3);
-  CHECK(arrival(wires.ranks[1]->receiver(1, 0), &delivery) >= before + 1'800'000);
+  CHECK(arrival(paced.ranks[1]->receiver(1, 0), &delivery) >= before + 1'800'000);
   CHECK(delivery.tag == 2);
-  CHECK(arrival(wires.ranks[1]->receiver(0, 0), &delivery) >= before + 900'000);
+  CHECK(arrival(paced.ranks[1]->receiver(0, 0), &delivery) >= before + 900'000);
   CHECK(delivery.tag == 1);
-  CHECK(arrival(wires.ranks[2]->receiver(0, 1), &delivery) >= before + 10'000);
+  CHECK(arrival(paced.ranks[2]->receiver(0, 1), &delivery) >= before + 10'000);
   CHECK(delivery.tag == 4);
+}
+
+/// Polls until `peer`'s counter is seen at `value`; when that was.
+int64_t sees(Transport& transport, int channel, int peer, uint64_t value) {
+  while (transport.seen(channel, peer) != value) {
+  }
+  return now_ns();
+}
+
+TEST_CASE("a signal is seen after the latency, and signal_ready_at_ns says when") {
+  PacedRanks paced({.bytes_per_second = 100e6, .latency_seconds = 3e-3});
+  Transport& one = *paced.ranks[1];
+  CHECK(one.seen(0, 0) == 0);
+  CHECK(one.signal_ready_at_ns(0, 0) == 0);
+  const int64_t before = now_ns();
+  paced.ranks[0]->signal(0, 5);
+  const bool early = one.seen(0, 0) == 5;
+  const int64_t ready = one.signal_ready_at_ns(0, 0);
+  CHECK((early ? ready == 0 : ready >= before + 3'000'000));
+  CHECK(sees(one, 0, 0, 5) >= before + 3'000'000);
+  CHECK(one.signal_ready_at_ns(0, 0) == 0);
+  CHECK(one.seen(1, 0) == 0);  // another channel
+  // A signal that follows before the first one was looked at is seen, too.
+  paced.ranks[0]->signal(1, 6);
+  paced.ranks[0]->signal(1, 7);
+  CHECK(sees(*paced.ranks[2], 1, 0, 7) >= before + 3'000'000);
+}
+
+TEST_CASE(
+    "bytes in peers' buffers take the wire of the rank that they leave, before the next signal") {
+  PacedRanks paced({.bytes_per_second = 100e6, .latency_seconds = 1e-3});
+  const int64_t before = now_ns();
+  // Rank 1 and rank 2 read 90 KB each from rank 0's buffer: 0.9 ms each on its one wire.
+  CHECK(paced.ranks[1]->carry(0, 0, 90'000) >= before + 1'900'000);
+  CHECK(paced.ranks[2]->carry(1, 0, 90'000) >= before + 2'800'000);
+  // Rank 0 writes as much into rank 1's: it need not wait, but its signal comes after it.
+  CHECK(paced.ranks[0]->carry(0, 0, 90'000) == 0);
+  paced.ranks[0]->signal(0, 1);
+  paced.ranks[1]->signal(0, 1);
+  paced.ranks[2]->signal(1, 1);
+  CHECK(sees(*paced.ranks[1], 0, 0, 1) >= before + 3'700'000);
+  CHECK(sees(*paced.ranks[0], 0, 1, 1) >= before + 2'900'000);
+  CHECK(sees(*paced.ranks[0], 1, 2, 1) >= before + 3'800'000);
 }
 
 TEST_CASE("a message too short to be paced is reported, not read") {
   const shm::FifoSizes shape{.ranks = 2, .slot_bytes = 100};
   auto segment = Segment::create("pace-test", shm::bytes_needed(shape));
   REQUIRE(segment.ok());
+  auto wires = Segment::create("pace-test", wires_bytes(2, 1));
   auto plain = shm::create(shape, 0, segment->base(), {}, true).value();
   auto paced = pace(shm::create(shape, 1, segment->base(), {}, true).value(),
-                    {.bytes_per_second = 1e9, .latency_seconds = 0});
+                    {.bytes_per_second = 1e9, .latency_seconds = 0},
+                    {.base = wires->base(), .ranks = 2, .channels = 1, .rank = 1});
   publish(plain->sender(0, 1), 7, 1);
   Delivery delivery{};
   CHECK(paced->receiver(0, 0).try_peek(&delivery));

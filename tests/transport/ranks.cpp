@@ -37,7 +37,8 @@ struct MeetingPlace {
     size_t bytes;
     char text[8192];
   };
-  Address addresses[16];  // over UCX
+  Address addresses[16];              // over UCX
+  alignas(64) std::byte wires[4096];  // of a pace
 };
 
 /// `counter` up by one, and wait until all ranks have come so far.
@@ -62,7 +63,8 @@ std::string run_body(const std::unique_ptr<Transport>& transport, const shm::Fif
 }
 
 std::unique_ptr<Transport> make(Medium medium, const shm::FifoSizes& shape, int rank,
-                                std::byte* base, std::vector<ArenaView> arenas) {
+                                std::byte* base, MeetingPlace& place,
+                                std::vector<ArenaView> arenas) {
   auto made = shm::create(shape, rank, base, std::move(arenas), !is_forked(medium));
   if (!made.ok()) return nullptr;
   std::unique_ptr<Transport> transport = std::move(*made);
@@ -70,7 +72,10 @@ std::unique_ptr<Transport> make(Medium medium, const shm::FifoSizes& shape, int 
     transport = lazy(std::move(transport), rank, shape.ranks, shape.channels);
   }
   if (medium == Medium::kPaced || medium == Medium::kPacedLazy) {
-    transport = pace(std::move(transport), {.bytes_per_second = 2e9, .latency_seconds = 5e-6});
+    if (wires_bytes(shape.ranks, shape.channels) > sizeof(place.wires)) return nullptr;
+    transport =
+        pace(std::move(transport), {.bytes_per_second = 2e9, .latency_seconds = 5e-6},
+             {.base = place.wires, .ranks = shape.ranks, .channels = shape.channels, .rank = rank});
   }
   return transport;
 }
@@ -211,17 +216,19 @@ void Rank::receive(Receiver& receiver, size_t bytes, uint64_t seed) {
 std::vector<std::string> run_ranks(Medium medium, const shm::FifoSizes& shape,
                                    const std::function<void(Rank&)>& body) {
   if (!is_available(medium)) return {};
-  const auto segment = Segment::create("test", shm::bytes_needed(shape) + sizeof(MeetingPlace));
+  constexpr size_t kLine = alignof(MeetingPlace);
+  const size_t place_begins = (shm::bytes_needed(shape) + kLine - 1) / kLine * kLine;
+  const auto segment = Segment::create("test", place_begins + sizeof(MeetingPlace));
   if (!segment.ok()) return {segment.status().to_string()};
   std::byte* const base = segment->base();
-  auto& place = *reinterpret_cast<MeetingPlace*>(base + shm::bytes_needed(shape));
+  auto& place = *reinterpret_cast<MeetingPlace*>(base + place_begins);
   const auto run = [&](int rank) {
     if (is_ucx(medium)) return ucx_rank(place, shape, rank, body);
     std::vector<ArenaView> arenas;
     std::string failure;
     if (is_forked(medium)) failure = attach_all(place, shape.ranks, rank, arenas);
     if (!failure.empty()) return failure;
-    return run_body(make(medium, shape, rank, base, std::move(arenas)), shape, rank, body);
+    return run_body(make(medium, shape, rank, base, place, std::move(arenas)), shape, rank, body);
   };
   std::vector<std::string> failures(static_cast<size_t>(shape.ranks));
   std::vector<Child> children;

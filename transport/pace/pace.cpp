@@ -14,6 +14,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace rondo::transport {
 namespace {
@@ -29,34 +30,60 @@ int64_t now_ns() {
   return int64_t{1'000'000'000} * now.tv_sec + now.tv_nsec;
 }
 
-/// One rank's way out. Thread-safe: channels of one rank may be driven by different threads.
-class Wire {
- public:
-  explicit Wire(const PaceOptions& options)
-      : ns_per_byte_(1e9 / options.bytes_per_second),
-        latency_ns_(std::llround(options.latency_seconds * 1e9)) {}
+// Shared memory of the wires, for each rank (its wire, a multiple of 64 bytes):
+//   offset  bytes         field
+//   0       8             free_from: when its last byte will have left
+//   8       8 * channels  due: when the last signal of the channel can be seen
+// Times are CLOCK_MONOTONIC nanoseconds.
+size_t wire_bytes(int channels) {
+  constexpr size_t kWireLine = 64;
+  const size_t bytes = sizeof(std::atomic<int64_t>) * (1 + static_cast<size_t>(channels));
+  return (bytes + kWireLine - 1) / kWireLine * kWireLine;
+}
 
-  /// Puts a message on the wire; when its last byte arrives.
-  int64_t send(size_t bytes) {
+/// The outgoing wires of all ranks of a host. Thread-safe: several channels and ranks use a wire.
+class WireSet {
+ public:
+  WireSet(const PaceOptions& options, Wires wires)
+      : ns_per_byte_(1e9 / options.bytes_per_second),
+        latency_ns_(std::llround(options.latency_seconds * 1e9)),
+        wires_(wires) {}
+
+  int own() const { return wires_.rank; }
+  int channels() const { return wires_.channels; }
+  int64_t latency_ns() const { return latency_ns_; }
+
+  /// Puts bytes on the wire of `sender`. Returns when the last one arrives.
+  int64_t send(int sender, size_t bytes) {
     const auto busy_ns = std::llround(static_cast<double>(bytes) * ns_per_byte_);
     const int64_t now = now_ns();
-    int64_t free_from = free_from_.load();
+    std::atomic<int64_t>& free_from = at(sender, 0);
+    int64_t from = free_from.load();
     int64_t sent = 0;
     do {
-      sent = std::max(now, free_from) + busy_ns;
-    } while (!free_from_.compare_exchange_weak(free_from, sent));
+      sent = std::max(now, from) + busy_ns;
+    } while (!free_from.compare_exchange_weak(from, sent));
     return sent + latency_ns_;
   }
 
+  /// When the last signal of a rank's channel can be seen.
+  std::atomic<int64_t>& due(int rank, int channel) { return at(rank, 1 + channel); }
+
  private:
+  std::atomic<int64_t>& at(int rank, int place) {
+    auto* const wire = reinterpret_cast<std::atomic<int64_t>*>(
+        wires_.base + static_cast<size_t>(rank) * wire_bytes(wires_.channels));
+    return wire[place];
+  }
+
   const double ns_per_byte_;
   const int64_t latency_ns_;
-  std::atomic<int64_t> free_from_{0};
+  const Wires wires_;
 };
 
 class PacedSender final : public Sender {
  public:
-  PacedSender(Sender& inner, Wire& wire) : inner_(inner), wire_(wire) {
+  PacedSender(Sender& inner, WireSet& wires) : inner_(inner), wires_(wires) {
     RONDO_CHECK(inner.capacity() > kTrailer, "slots of %zu bytes", inner.capacity());
   }
 
@@ -66,7 +93,7 @@ class PacedSender final : public Sender {
   bool try_publish(size_t bytes, uint64_t tag) override {
     // A message that the inner transport refuses keeps its place on the wire: it is sent once,
     // however often it is tried.
-    if (due_ == 0) due_ = wire_.send(bytes);
+    if (due_ == 0) due_ = wires_.send(wires_.own(), bytes);
     std::memcpy(slot_ + bytes, &due_, kTrailer);
     if (!inner_.try_publish(bytes + kTrailer, tag)) return false;
     due_ = 0;
@@ -79,7 +106,7 @@ class PacedSender final : public Sender {
 
  private:
   Sender& inner_;
-  Wire& wire_;
+  WireSet& wires_;
   std::byte* slot_ = nullptr;
   int64_t due_ = 0;
 };
@@ -114,16 +141,23 @@ class PacedReceiver final : public Receiver {
 
 class PacedTransport final : public Transport {
  public:
-  PacedTransport(std::unique_ptr<Transport> inner, PaceOptions options)
-      : inner_(std::move(inner)), wire_(options) {}
+  PacedTransport(std::unique_ptr<Transport> inner, PaceOptions options, Wires wires)
+      : inner_(std::move(inner)),
+        wires_(options, wires),
+        signals_(static_cast<size_t>(wires.channels) * static_cast<size_t>(wires.ranks)),
+        carried_(static_cast<size_t>(wires.channels)) {}
 
   Capabilities capabilities() const override {
-    return {.needs_progress = inner_->capabilities().needs_progress};
+    const Capabilities inner = inner_->capabilities();
+    return {.references = inner.references,
+            .signals = inner.signals,
+            .delays = true,
+            .needs_progress = inner.needs_progress};
   }
 
   Sender& sender(int channel, int peer) override {
     const std::lock_guard lock(mutex_);
-    return senders_.try_emplace({channel, peer}, inner_->sender(channel, peer), wire_)
+    return senders_.try_emplace({channel, peer}, inner_->sender(channel, peer), wires_)
         .first->second;
   }
   Receiver& receiver(int channel, int peer) override {
@@ -133,9 +167,70 @@ class PacedTransport final : public Transport {
 
   Status progress(int channel) override { return inner_->progress(channel); }
 
+  Reference refer(const void* pointer, size_t bytes) override {
+    return inner_->refer(pointer, bytes);
+  }
+  std::byte* resolve(int peer, const Reference& reference, size_t bytes) override {
+    return inner_->resolve(peer, reference, bytes);
+  }
+
+  // The bytes were copied at once. What announces them is delayed until they would have arrived:
+  // those that this rank wrote come with its next signal, and it has those that it read before it
+  // can announce anything about them.
+  int64_t carry(int channel, int sender, size_t bytes) override {
+    const int64_t arrives = wires_.send(sender, bytes);
+    const bool wrote = sender == wires_.own();
+    int64_t& carried = carried_[static_cast<size_t>(channel)];
+    carried = std::max(carried, wrote ? arrives : arrives + wires_.latency_ns());
+    return wrote ? 0 : arrives;
+  }
+
+  void signal(int channel, uint64_t value) override {
+    int64_t& carried = carried_[static_cast<size_t>(channel)];
+    const int64_t due = std::max(now_ns() + wires_.latency_ns(), carried);
+    carried = 0;
+    // Relaxed: signal() releases it, with the value that it belongs to.
+    wires_.due(wires_.own(), channel).store(due, std::memory_order_relaxed);
+    inner_->signal(channel, value);
+  }
+
+  uint64_t seen(int channel, int peer) override {
+    Signal& signal = signal_of(channel, peer);
+    if (signal.due_ns == 0) {
+      signal.coming = inner_->seen(channel, peer);
+      if (signal.coming == signal.visible) return signal.visible;
+      // Relaxed: seen() has acquired it. If the peer has signalled again since, its later time is
+      // taken for both.
+      signal.due_ns = wires_.due(peer, channel).load(std::memory_order_relaxed);
+    }
+    if (now_ns() >= signal.due_ns) {
+      signal.visible = signal.coming;
+      signal.due_ns = 0;
+    }
+    return signal.visible;
+  }
+  int64_t signal_ready_at_ns(int channel, int peer) const override {
+    return signal_of(channel, peer).due_ns;
+  }
+
  private:
+  /// What this rank knows about a peer's counter. Used by the channel's thread only.
+  struct Signal {
+    uint64_t visible = 0;
+    uint64_t coming = 0;  // becomes visible at due_ns
+    int64_t due_ns = 0;   // 0: nothing is known to be on its way
+  };
+  size_t index(int channel, int peer) const {
+    return static_cast<size_t>(peer) * static_cast<size_t>(wires_.channels()) +
+           static_cast<size_t>(channel);
+  }
+  Signal& signal_of(int channel, int peer) { return signals_.at(index(channel, peer)); }
+  const Signal& signal_of(int channel, int peer) const { return signals_.at(index(channel, peer)); }
+
   const std::unique_ptr<Transport> inner_;
-  Wire wire_;
+  WireSet wires_;
+  std::vector<Signal> signals_;
+  std::vector<int64_t> carried_;  // by channel: before when its next signal must not be seen
   std::mutex mutex_;  // of the two maps: several threads make links, each on its first use
   std::map<std::pair<int, int>, PacedSender> senders_;
   std::map<std::pair<int, int>, PacedReceiver> receivers_;
@@ -190,10 +285,17 @@ Result<PaceOptions> parse_pace(std::string_view text) {
                     "example 1GB/s,20us or 100Mbit/s or inf,20us");
 }
 
-std::unique_ptr<Transport> pace(std::unique_ptr<Transport> inner, PaceOptions options) {
+size_t wires_bytes(int ranks, int channels) {
+  return static_cast<size_t>(ranks) * wire_bytes(channels);
+}
+
+std::unique_ptr<Transport> pace(std::unique_ptr<Transport> inner, PaceOptions options,
+                                Wires wires) {
   RONDO_CHECK(inner != nullptr && options.bytes_per_second > 0 && options.latency_seconds >= 0,
               "pace of %g bytes/s, %g s", options.bytes_per_second, options.latency_seconds);
-  return std::make_unique<PacedTransport>(std::move(inner), options);
+  RONDO_CHECK(wires.base != nullptr && wires.rank < wires.ranks, "wires of %d ranks, rank %d",
+              wires.ranks, wires.rank);
+  return std::make_unique<PacedTransport>(std::move(inner), options, wires);
 }
 
 }  // namespace rondo::transport

@@ -2,6 +2,8 @@
 // alignment, in and out of place, plain and library memory, every algorithm, threads and processes,
 // many rounds through tiny slots, several channels.
 #include <atomic>
+#include <chrono>
+#include <string>
 #include <utility>
 
 #include "comm/algorithms/algorithm.hpp"
@@ -231,6 +233,33 @@ TEST_CASE("over a pace collectives are exact in both kinds of memory") {
       expect_ok(comm.barrier(), "barrier");
     });
   }
+}
+
+TEST_CASE("over a pace direct algorithms take as long as the bytes on the busiest rank's wire",
+          "[mapped]") {
+  run_ok(How::kForks, 4, with(&Config::pace, "50MB/s,1ms"), [](Communicator& comm) {
+    const size_t count = 250'000;  // 1 MB: 20 ms on a wire
+    Buffer in(4 * count, true), out(4 * count, true);
+    const auto at_least = [&](double ms, const std::string& what, const auto& call) {
+      expect_ok(comm.barrier(), "barrier");
+      const auto began = std::chrono::steady_clock::now();
+      expect_ok(call(), what);
+      const std::chrono::duration<double, std::milli> took =
+          std::chrono::steady_clock::now() - began;
+      // The fastest rank's clock: another one may have begun a little earlier.
+      double longest = took.count();
+      expect_ok(comm.all_reduce(&longest, &longest, 1, DataType::kFloat64, ReduceOp::kMax), "max");
+      expect(longest >= ms, what + " took " + std::to_string(longest) + " ms");
+    };
+    at_least(2 * 0.75 * 20, "all_reduce", [&] {
+      return comm.all_reduce(in.data(), out.data(), count, kFloat, ReduceOp::kSum,
+                             {.algorithm = Algorithm::kTwoShotDirect});
+    });
+    at_least(3 * 20, "broadcast", [&] {  // the root's wire carries it three times
+      return comm.broadcast(in.data(), in.data(), count, kFloat, 1,
+                            {.algorithm = Algorithm::kOneShotDirect});
+    });
+  });
 }
 
 TEST_CASE("nobody leaves a barrier before everybody has come") {

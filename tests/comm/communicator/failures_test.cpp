@@ -342,7 +342,21 @@ TEST_CASE("a pace that is slower than the deadline is named") {
   config.timeout = 200ms;
   run_ok(How::kThreads, 2, config, [](Communicator& comm) {
     int32_t in = 1, out = 0;
-    expect_error(comm.all_reduce(&in, &out, 1, kInt), Code::kTimeout, "the pace '1GB/s,2s' delays");
+    expect_error(
+        comm.all_reduce(&in, &out, 1, kInt, ReduceOp::kSum, {.algorithm = Algorithm::kRing}),
+        Code::kTimeout, "the pace '1GB/s,2s' delays");
+  });
+}
+
+TEST_CASE("bytes that a pace delays for longer than the deadline are no stall") {
+  Config config = with(&Config::pace, "1MB/s,1us");
+  config.timeout = 200ms;
+  run_ok(How::kForks, 2, config, [](Communicator& comm) {
+    const size_t count = 150'000;  // 600 KB: 0.6 s on each rank's wire
+    Buffer data(4 * count, true);
+    expect_ok(comm.all_reduce(data.data(), data.data(), count, kFloat, ReduceOp::kSum,
+                              {.algorithm = Algorithm::kTwoShotDirect}),
+              "all_reduce");
   });
 }
 
