@@ -30,6 +30,8 @@ MoveFunction move_function(DataType type, ReduceOp op) {
   return move_function_for(choice().instruction_set, type, op);
 }
 
+Conversion conversion(DataType type) { return conversion_for(choice().instruction_set, type); }
+
 const char* instruction_set() { return choice().instruction_set; }
 
 const char* rejected_instruction_set() {

@@ -264,7 +264,6 @@ struct Lanes<Half, kVectorBytes> : WidenedLanes<Half, kVectorBytes> {
     return hn::Combine(DStored(), narrowed(v.part[1]), narrowed(v.part[0]));
   }
 
- private:
   using D16 = hn::Rebind<uint16_t, D>;
 #if HWY_ARCH_X86 && HWY_TARGET < HWY_SSE4 && !defined(HWY_DISABLE_F16C)
   static HWY_INLINE hn::Vec<D> widened(hn::Vec<D16> half) {
@@ -314,6 +313,22 @@ struct Lanes<BFloat16, kVectorBytes> : WidenedLanes<BFloat16, kVectorBytes> {
     const auto below_tie = hn::Or(hn::And(upper, hn::Set(d16, 1)), hn::Set(d16, 0x7ffe));
     const auto carry = hn::ShiftRight<15>(hn::AverageRound(lower, below_tie));
     return hn::Add(upper, carry);
+  }
+
+  using D16 = hn::Rebind<uint16_t, D>;
+  static HWY_INLINE hn::Vec<D> widened(hn::Vec<D16> bfloat16) {
+    return hn::BitCast(D(), hn::ShiftLeft<16>(hn::PromoteTo(D32(), bfloat16)));
+  }
+  /// Of any fp32, NaNs with any bits included.
+  static HWY_INLINE hn::Vec<D16> narrowed(hn::Vec<D> value) {
+    const D32 d32;
+    const auto bits = hn::BitCast(d32, value);
+    const auto upper = hn::ShiftRight<16>(bits);
+    const auto odd = hn::And(upper, hn::Set(d32, 1));
+    const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(d32, 0x7fff)), odd));
+    const auto is_nan = hn::RebindMask(d32, hn::IsNaN(value));
+    const auto result = hn::IfThenElse(is_nan, hn::Or(upper, hn::Set(d32, 0x40)), rounded);
+    return hn::DemoteTo(D16(), hn::BitCast(hn::RebindToSigned<D>(), result));
   }
 };
 

@@ -1,5 +1,6 @@
 // The scalar reference: the definition of correct. One element after the other, on any machine;
 // never optimised.
+#include "kernels/convert.hpp"
 #include "kernels/element.hpp"
 
 namespace rondo::kernels {
@@ -29,7 +30,22 @@ struct ScalarKernel {
   }
 };
 
+template <class E>
+void narrow_elements(const float* from, uint16_t* to, size_t count, float factor) {
+  for (size_t i = 0; i < count; ++i) to[i] = E::narrow(from[i] * factor);
+}
+
+template <class E>
+void widen_elements(const uint16_t* from, float* to, size_t count) {
+  for (size_t i = 0; i < count; ++i) to[i] = E::widen(from[i]);
+}
+
 }  // namespace
+
+Conversion scalar_conversion(DataType type) {
+  if (type == DataType::kFloat16) return {narrow_elements<Half>, widen_elements<Half>};
+  return {narrow_elements<BFloat16>, widen_elements<BFloat16>};
+}
 
 MoveFunction scalar_move_function(DataType type, ReduceOp op) {
   return select<ScalarKernel, DataType::kFloat32, DataType::kFloat64, DataType::kFloat16,

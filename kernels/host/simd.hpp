@@ -4,6 +4,7 @@
 #pragma once
 
 #include "hwy/targets.h"
+#include "kernels/convert.hpp"
 #include "kernels/reduce.hpp"
 
 namespace rondo::kernels {
@@ -13,6 +14,9 @@ namespace rondo::kernels {
 MoveFunction float_kernel(int64_t target, DataType type, ReduceOp op);        // fp32, fp64
 MoveFunction small_float_kernel(int64_t target, DataType type, ReduceOp op);  // fp16, bf16, fp8
 MoveFunction integer_kernel(int64_t target, DataType type, ReduceOp op);      // and bool
+
+/// The conversions of kFloat16 or kBFloat16 for such an instruction set.
+Conversion vector_conversion(int64_t target, DataType type);
 
 /// The index of an instruction set in HWY_DISPATCH_TABLE. Highway's own choice is global, and its
 /// stub would cost an indirection per call.

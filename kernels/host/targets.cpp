@@ -63,4 +63,11 @@ MoveFunction move_function_for(const char* instruction_set, DataType type, Reduc
   return nullptr;
 }
 
+Conversion conversion_for(const char* instruction_set, DataType type) {
+  for (const Target& target : targets()) {
+    if (strcasecmp(instruction_set, target.name) == 0) return vector_conversion(target.bit, type);
+  }
+  return scalar_conversion(type);
+}
+
 }  // namespace rondo::kernels

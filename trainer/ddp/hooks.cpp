@@ -4,8 +4,9 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <string>
 
-#include "kernels/half.hpp"
+#include "kernels/convert.hpp"
 #include "rondo/ddp.hpp"
 #include "trainer/base/buffer.hpp"
 #include "trainer/ddp/host_lane.hpp"
@@ -13,28 +14,50 @@
 namespace rondo {
 namespace {
 
-using Narrow = uint16_t (*)(float);
-using Widen = float (*)(uint16_t);
+/// As many fp64 gradients at a time become fp32 and then 16-bit values. They stay in the cache.
+constexpr size_t kTile = 1024;
 
-template <class T, Narrow narrow>
-void compress(const GradientBucket& bucket, uint16_t* wire) {
-  const T* from = static_cast<const T*>(bucket.data);
-  const T factor = static_cast<T>(bucket.factor);
-  for (size_t i = 0; i < bucket.count; ++i) wire[i] = narrow(static_cast<float>(from[i] * factor));
+void compress(const GradientBucket& bucket, const kernels::Conversion& conversion, uint16_t* wire) {
+  if (bucket.type == DataType::kFloat32) {
+    conversion.narrow(static_cast<const float*>(bucket.data), wire, bucket.count,
+                      static_cast<float>(bucket.factor));
+    return;
+  }
+  const auto* from = static_cast<const double*>(bucket.data);
+  float tile[kTile];
+  for (size_t begin = 0; begin < bucket.count; begin += kTile) {
+    const size_t count = std::min(kTile, bucket.count - begin);
+    for (size_t i = 0; i < count; ++i) {
+      tile[i] = static_cast<float>(from[begin + i] * bucket.factor);
+    }
+    conversion.narrow(tile, wire + begin, count, 1);
+  }
 }
 
-template <class T, Widen widen>
-void decompress(const uint16_t* wire, const GradientBucket& bucket) {
-  T* to = static_cast<T*>(bucket.data);
-  const size_t end = bucket.own_offset + bucket.own_count;
-  for (size_t i = bucket.own_offset; i < end; ++i) to[i] = static_cast<T>(widen(wire[i]));
+/// What this rank needs of it.
+void decompress(const uint16_t* wire, const kernels::Conversion& conversion,
+                const GradientBucket& bucket) {
+  const size_t first = bucket.own_offset, end = first + bucket.own_count;
+  if (bucket.type == DataType::kFloat32) {
+    conversion.widen(wire + first, static_cast<float*>(bucket.data) + first, bucket.own_count);
+    return;
+  }
+  auto* to = static_cast<double*>(bucket.data);
+  float tile[kTile];
+  for (size_t begin = first; begin < end; begin += kTile) {
+    const size_t count = std::min(kTile, end - begin);
+    conversion.widen(wire + begin, tile, count);
+    std::copy_n(tile, count, to + begin);
+  }
 }
 
 /// One buffer per bucket, made when the bucket first travels.
-template <Narrow narrow, Widen widen>
 class Compression : public CommunicationHook {
  public:
-  Compression(DataType wire, const char* name) : wire_(wire), name_(name) {}
+  explicit Compression(DataType wire)
+      : wire_(wire),
+        name_(wire == DataType::kFloat16 ? "fp16" : "bf16"),
+        conversion_(kernels::conversion(wire)) {}
 
   std::string name() const override { return name_; }
 
@@ -47,11 +70,7 @@ class Compression : public CommunicationHook {
     trainer::Buffer<uint16_t>& buffer = buffers_[bucket.data];
     if (buffer.count() != bucket.count) buffer = trainer::Buffer<uint16_t>(bucket.count);
     uint16_t* wire = buffer.data();
-    if (bucket.type == DataType::kFloat64) {
-      compress<double, narrow>(bucket, wire);
-    } else {
-      compress<float, narrow>(bucket, wire);
-    }
+    compress(bucket, conversion_, wire);
     if (bucket.shard_counts.empty()) {
       return communicator.all_reduce_async(wire, wire, bucket.count, wire_);
     }
@@ -61,12 +80,7 @@ class Compression : public CommunicationHook {
 
   void finish(const GradientBucket& bucket) override {
     if (!is_wider(bucket.type)) return;
-    const uint16_t* wire = buffers_.at(bucket.data).data();
-    if (bucket.type == DataType::kFloat64) {
-      decompress<double, widen>(wire, bucket);
-    } else {
-      decompress<float, widen>(wire, bucket);
-    }
+    decompress(buffers_.at(bucket.data).data(), conversion_, bucket);
   }
 
   size_t wire_bytes(DataType type) const override {
@@ -77,25 +91,20 @@ class Compression : public CommunicationHook {
   bool is_wider(DataType type) const { return size_of(type) > size_of(wire_); }
 
   const DataType wire_;
-  const char* const name_;
+  const std::string name_;
+  const kernels::Conversion conversion_;
   std::map<const void*, trainer::Buffer<uint16_t>, std::less<>> buffers_;  // by the bucket's memory
 };
 
 }  // namespace
 
 Result<std::shared_ptr<CommunicationHook>> make_compression_hook(DataType wire) {
-  using namespace kernels;  // NOLINT: the conversions
-  std::shared_ptr<CommunicationHook> hook;
-  if (wire == DataType::kFloat16) {
-    hook = std::make_shared<Compression<half_from_float, float_from_half>>(wire, "fp16");
-  } else if (wire == DataType::kBFloat16) {
-    hook = std::make_shared<Compression<bfloat16_from_float, float_from_bfloat16>>(wire, "bf16");
-  } else {
+  if (wire != DataType::kFloat16 && wire != DataType::kBFloat16) {
     return Status(
         Code::kInvalidArgument,
         fmt::format("gradients cannot be compressed to {}: use fp16 or bf16", rondo::name(wire)));
   }
-  return hook;
+  return std::shared_ptr<CommunicationHook>(std::make_shared<Compression>(wire));
 }
 
 }  // namespace rondo
