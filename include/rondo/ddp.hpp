@@ -168,8 +168,8 @@ inline constexpr double kDdpAutoCap = -std::numeric_limits<double>::infinity();
 
 struct DdpOptions {
   DataType type = DataType::kFloat32;  // of tensors that name none, and of save()'s `state`
-  /// MiB of gradients per all-reduce; the first and the last bucket are smaller (1 MiB). 0: one
-  /// bucket per tensor. A tensor larger than that is split. A bucket holds tensors of one type: it
+  /// MiB of gradients per all-reduce; a bucket ends with the tensor that brings it nearest to that. The
+  /// first and the last bucket are smaller (1 MiB). 0: one bucket per tensor. A tensor larger than that is split. A bucket holds tensors of one type: it
   /// is closed before a tensor of another, so tensors of one type belong side by side. Or
   /// kDdpAutoCap, for tensors that are all of one type.
   double bucket_cap_mb = 25;

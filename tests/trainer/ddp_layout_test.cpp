@@ -43,12 +43,21 @@ void require_cover(const BucketLayout& layout, const Tensors& tensors, size_t by
 
 }  // namespace
 
-TEST_CASE("ddp layout: closed by the tensor that reaches the cap; the first and last are small") {
+TEST_CASE("ddp layout: closed where it is nearest to the cap; the first and last are small") {
   // Elements of 4 bytes; every count a multiple of 16, so there is no padding.
-  const auto tensors = vectors({16, 32, 16, 32, 48, 16, 16});
+  const auto tensors = vectors({16, 32, 16, 32, 32, 16, 32, 48, 16, 16});
   const BucketLayout layout = make_layout(tensors, 4, {.bytes = 256, .small_bytes = 128});
-  // 64 + 128 bytes reach 128; then 64 + 128 + 192 reach 256; what is left is small.
-  CHECK(show(layout.buckets) == "0:0-16 1:0-32 | 2:0-16 3:0-32 4:0-48 | 5:0-16 6:0-16");
+  // 64 + 128 bytes reach 128; then 64 + 128 + 128 are nearer to 256 than without the last; 64 + 128
+  // are nearer than with 192 more; 192 + 64 reach 256; what is left is small.
+  CHECK(show(layout.buckets) ==
+        "0:0-16 1:0-32 | 2:0-16 3:0-32 4:0-32 | 5:0-16 6:0-32 | 7:0-48 8:0-16 | 9:0-16");
+  require_cover(layout, tensors, 4);
+}
+
+TEST_CASE("ddp layout: a bias stays with its weight where that needs a bucket of its own") {
+  const auto tensors = vectors({16, 256, 16, 256, 16, 256, 16});
+  const BucketLayout layout = make_layout(tensors, 4, {.bytes = 1280, .small_bytes = 64});
+  CHECK(show(layout.buckets) == "0:0-16 | 1:0-256 | 2:0-16 3:0-256 | 4:0-16 5:0-256 | 6:0-16");
   require_cover(layout, tensors, 4);
 }
 

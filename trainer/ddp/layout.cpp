@@ -24,6 +24,10 @@ size_t count_of(const std::vector<Piece>& pieces) {
   return count;
 }
 
+bool is_whole(const Piece& piece, const std::vector<DdpTensor>& tensors) {
+  return piece.begin == 0 && piece.end == tensors[piece.tensor].count();
+}
+
 size_t in_units_of(size_t count, size_t unit) { return (count + unit - 1) / unit * unit; }
 
 /// The whole tensor, or panels of rows: the first of at least `first` elements, the others of at
@@ -57,6 +61,23 @@ void split_small_end(std::vector<std::vector<Piece>>& groups, size_t small) {
   groups.push_back(std::move(end));
 }
 
+/// Closes the last group before a tensor that is about to be added, and begins the next one with the small
+/// tensors before it: a layer's bias is final together with its weight.
+void close_before_next(std::vector<std::vector<Piece>>& groups,
+                       const std::vector<DdpTensor>& tensors, size_t most) {
+  constexpr size_t kSmallShare = 16;
+  std::vector<Piece>& last = groups.back();
+  size_t kept = last.size(), moved = 0;
+  while (kept > 1 && is_whole(last[kept - 1], tensors)) {
+    moved += last[kept - 1].end;
+    if (moved > most / kSmallShare) break;
+    --kept;
+  }
+  std::vector<Piece> next(last.begin() + static_cast<ptrdiff_t>(kept), last.end());
+  last.resize(kept);
+  groups.push_back(std::move(next));
+}
+
 constexpr size_t kAlignedBytes = 64;  // bytes
 
 /// How large buckets are, in elements of a type.
@@ -88,6 +109,12 @@ std::vector<std::vector<Piece>> group(const std::vector<DdpTensor>& tensors, siz
     // Nothing can be inserted between panels, so what ends with one begins with one.
     if (caps.blocks > 1 && pieces.size() > 1) open = false;
     for (const Piece& piece : pieces) {
+      const size_t with = open ? count_of(groups.back()) + piece.end - piece.begin : 0;
+      // The first bucket takes what it gets: it is small.
+      if (with > cap.most && groups.size() > 1 &&
+          with - cap.most > cap.most - count_of(groups.back())) {
+        close_before_next(groups, tensors, cap.most);
+      }
       if (!open) groups.emplace_back();
       groups.back().push_back(piece);
       open = count_of(groups.back()) < (groups.size() == 1 ? cap.small : cap.most);

@@ -31,8 +31,10 @@ struct BucketCaps {
   size_t blocks = 1;
 };
 
-/// Greedy in the given order: a tensor is added, and if that brings the bucket to its cap or above,
-/// the bucket is closed, also before a tensor of another type. A tensor larger than the cap is cut into panels of whole rows, each of
+/// Greedy in the given order: a tensor is added, and if that brings the bucket to its cap or above, the
+/// bucket is closed. From the second bucket on it is closed before a tensor that would leave it
+/// farther above the cap than it is below; small tensors just before such a tensor stay with it. It is
+/// also closed before a tensor of another type. A tensor larger than the cap is cut into panels of whole rows, each of
 /// which reaches the cap by less than a row. The last bucket is then relieved of all but its small
 /// end. A tensor that adds to another travels alone, after all others.
 ///
