@@ -7,8 +7,9 @@ import sys
 import textwrap
 
 NOTES = """
-Communication lasts from the start of a bucket's all-reduce on rank 0 until it completes there. That includes waits for its
-turn and for ranks that are later in backward. Predictions assume that all ranks start together. Once, after step 5, ranks also
+Computing and communication alone are measured before the first step, while the other one rests. Hidden communication is the
+time that overlap saves: computing alone plus communication alone, less the step. Predictions assume that all ranks start
+together. Once, after step 5, ranks also
 exchange what they measured and change the layout of their buckets. That is a few hundred bytes, at most one byte in an
 average over all steps.
 """
@@ -31,6 +32,10 @@ def print_columns(rows):
         print("  " + row[0].ljust(widths[0]) + "".join("   " + c.rjust(w) for c, w in zip(row[1:], widths[1:])))
 
 
+def number(value, how, factor=1):
+    return "-" if value is None else how % (factor * value)
+
+
 def training_table(runs):
     """runs: (heading, document of rondo-train --json)."""
     summaries = [document["summary"] for _, document in runs]
@@ -44,12 +49,13 @@ def training_table(runs):
         ["per step, medians", *(heading for heading, _ in runs)],
         row("whole step (ms)", lambda s: "%.2f" % s["step_ms"]),
         row("  compute (ms)", lambda s: "%.2f" % s["compute_ms"]),
+        row("    alone, without communication (ms)", lambda s: "%.2f" % s["accounting"]["compute_ms"]),
         row("  exposed communication (ms)", lambda s: "%.2f" % s["exposed_comm_ms"]),
         row("  waiting for headers and the like (ms)", lambda s: "%.2f" % s["other_wait_ms"]),
-        row("communication (ms)", lambda s: "%.2f" % (s["comm_us"] / 1e3)),
+        row("communication alone (ms)", lambda s: "%.2f" % s["accounting"]["cost_ms"]),
         row("  predicted (ms)", lambda s: "%.2f" % (s["predicted_comm_us"] / 1e3)),
-        row("  hidden by backward (ms)", lambda s: "%.2f" % s["hidden_comm_ms"]),
-        row("  hidden share", lambda s: "%.0f %%" % (100 * s["hidden_fraction"])),
+        row("  hidden: what overlap saves (ms)", lambda s: number(s["hidden_comm_ms"], "%.2f")),
+        row("  hidden share", lambda s: number(s["hidden_fraction"], "%.0f %%", 100)),
         ["loss, first step to last", *losses],
         row("gradients (bytes)", lambda s: f"{s['gradient_bytes_per_step']:,}"),
         row("sent by the rank that sent most", lambda s: f"{max(s['bytes_sent_per_step_by_rank']):,}"),

@@ -196,9 +196,11 @@ Status train_and_go_on(const TrainOptions& options, const Dataset& data, const D
 
 }  // namespace
 
-Status train(const TrainOptions& options, const Dataset& data, const Dataset* validation,
+Status train(const TrainOptions& given, const Dataset& data, const Dataset* validation,
              Communicator& communicator, const std::atomic<bool>& stop, bool* is_left_out,
              RankDevice* device) {
+  TrainOptions options = given;
+  options.control_steps = control_steps_of(given, communicator.size());
   const auto with =
       options.type() == DataType::kFloat64 ? train_and_go_on<double> : train_and_go_on<float>;
   std::optional<Report> report;

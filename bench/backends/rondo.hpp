@@ -19,7 +19,7 @@ struct RondoOptions {
   Algorithm algorithm = Algorithm::kAuto;  // to measure
   bool library_memory = false;
   bool direct = false;
-  bool cuda = false;   // buffers are on the device for `local_rank`
+  bool cuda = false;  // buffers are on the device for `local_rank`
   int local_rank = 0;
   std::string variables =
       {};            // "RONDO_ALGORITHM=ring": what decides besides the links; for links()

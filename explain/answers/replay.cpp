@@ -1,9 +1,9 @@
 // {"question": "replay", tensors: [{name, shape, adds_to?, scale?}], gradients: [{tensor, elements, ready_ms}], backward_ms,
-// update_ms?, element_bytes, wire_bytes?, ranks, cores?, bytes_per_second, latency_us, scale?, cap_mb | auto: true}: a
+// update_ms?, element_bytes, wire_bytes?, ranks, cores?, bytes_per_second, latency_us, scale?, mapped?, cap_mb | auto: true}: a
 // measured training step with other buckets, and over other links, by the functions with which rondo-train suggests a
 // bucket cap and lays buckets out. Chapter 4 draws it.
 //
-// wire_bytes: of a gradient as it travels, after the communication hook. scale: measured over predicted, of this run; a
+// mapped: ranks access each other's gradients in place, as over --pace. wire_bytes: of a gradient as it travels, after the communication hook. scale: measured over predicted, of this run; a
 // tensor that adds to another may have its own, because of it only some rows travel.
 #include <cmath>
 #include <map>
@@ -30,7 +30,7 @@ struct PacedLinks {
   double wire_bytes, scale;
   std::map<size_t, double> scales{};  // of tensors that have their own
   tuner::LinkProfile links;
-  tuner::Available available{};  // a wire: no rank maps another's memory
+  tuner::Available available{};
 
   struct Cost {
     Algorithm algorithm;
@@ -44,7 +44,8 @@ struct PacedLinks {
     const tuner::Price price = tuner::price({.collective = Collective::kAllReduce,
                                              .algorithm = algorithm,
                                              .ranks = ranks,
-                                             .bytes = bytes},
+                                             .bytes = bytes,
+                                             .mapped = available.references},
                                             links);
     return {.algorithm = algorithm, .ms = scale * price.total_us() / 1e3};
   }
@@ -71,6 +72,7 @@ Result<PacedLinks> read_wire(const PageRequest& request, double element_bytes) {
                                                         .latency_seconds = latency_us / 1e6}},
                         tuner::shared_memory_profile());
   wire.available.type = DataType::kFloat32;
+  wire.available.references = wire.available.signals = RONDO_TRY(request.truth("mapped", false));
   return wire;
 }
 

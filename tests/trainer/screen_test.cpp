@@ -35,7 +35,7 @@ ordered_json summary_of(size_t buckets, double ms) {
                     {"predicted_us", 2500}});
   }
   const ordered_json accounting = {
-      {"sum_ms", ms}, {"max_ms", ms}, {"compute_ms", ms}, {"cost_ms", ms}, {"contention", -0.25}};
+      {"sum_ms", ms}, {"max_ms", ms}, {"compute_ms", ms}, {"cost_ms", ms}, {"slowed_ms", -0.25}};
   return {{"ranks", 4},
           {"cores", 2},
           {"steps", 200},
@@ -121,7 +121,7 @@ TEST_CASE("screen: the summary is one screen, with a table of the first and the 
   of_tokens["interrupted"] = true;
   CHECK(lines_within_80_columns(summary_screen(of_tokens)) > 0);
   CHECK_THAT(few, contains("step      12.35 ms: compute 12.35, exposed 12.35"));
-  CHECK_THAT(few, contains("contention -25 %"));
+  CHECK_THAT(few, contains("slowed -0.25"));
   CHECK_THAT(few, contains("3000000 to 3000008 bytes by a rank; by the formula 3000004"));
   CHECK_THAT(
       few,

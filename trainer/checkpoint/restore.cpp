@@ -31,7 +31,7 @@ std::string differences(const nlohmann::json& then, const nlohmann::json& now, b
     const bool fixed =
         std::find(std::begin(kMustBeEqual), std::end(kMustBeEqual), key) != std::end(kMustBeEqual);
     const bool ends = key == "steps" || key == "epochs" || key == "data" || key == "validation" ||
-                      key == "workers" || key == "weights";
+                      key == "workers" || key == "weights" || key == "control_steps";
     const bool of_the_batch = key == "batch" || key == "accum";  // see warn_of_other_losses()
     if (fixed != must_be_equal || ends || of_the_batch) continue;
     if (!then.contains(key) || then[key] == value) continue;

@@ -84,7 +84,7 @@ std::string refused_by_strategy(const TrainOptions& o) {
       {o.sync_batch_norm, "--sync-batch-norm", "replicas know only rank 0"},
       {o.no_broadcast_buffers, "--no-broadcast-buffers", "buffers are replicated in every step"},
       {o.zero != plain.zero, "--zero", "rank 0 alone has the optimizer's state"},
-      {o.control_steps != plain.control_steps, "--control-steps", "nothing of it is overlapped"},
+      {o.control_rounds() > 0, "--control-steps", "nothing of it is overlapped"},
       {o.elastic, "--elastic", "nothing goes on without rank 0"},
       {o.layer_drop > 0, "--layer-drop", "it does not know which parameters were used"},
       {o.sabotage != plain.sabotage, "--break", "that breaks the ddp strategy"},

@@ -67,7 +67,9 @@ struct TrainOptions {
   int zero = 0;  // 1: each rank keeps the optimizer's state of its share of the parameters only
   bool reproducible = false;
   std::string pace;
-  uint64_t control_steps = 0;     // without communication, and after backward, to compare with
+  /// Passes of each kind that measure computing and communication alone; absent: a tenth
+  /// of the steps, 5 at most (step/control.hpp).
+  std::optional<uint64_t> control_steps;
   std::vector<uint64_t> scaling;  // numbers of ranks to run with, one after the other
   bool strong = false;            // scaling: the global batch stays, not the ranks'
 
@@ -88,7 +90,10 @@ struct TrainOptions {
 
   bool auto_buckets() const { return bucket_cap_mb == kDdpAutoCap; }
   /// Steps that the control run finishes: one to warm up.
-  uint64_t control_rounds() const { return control_steps == 0 ? 0 : control_steps + 1; }
+  uint64_t control_rounds() const {
+    const uint64_t measured = control_steps.value_or(0);
+    return measured == 0 ? 0 : measured + 1;
+  }
   bool on_gpu() const { return device != "cpu"; }
   /// Whether each rank has data of its own.
   bool data_by_rank() const { return data.find("{rank}") != std::string::npos; }

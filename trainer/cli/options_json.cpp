@@ -62,7 +62,7 @@ nlohmann::ordered_json to_json(const TrainOptions& o) {
           {"zero", o.zero},
           {"reproducible", o.reproducible},
           {"pace", o.pace},
-          {"control_steps", o.control_steps},
+          {"control_steps", o.control_steps ? nlohmann::ordered_json(*o.control_steps) : "auto"},
           {"elastic", o.elastic}};
 }
 

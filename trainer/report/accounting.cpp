@@ -44,16 +44,20 @@ class Prices {
  public:
   explicit Prices(const Evidence& e) : e_(e) {
     const auto& layout = e.facts.ddp.layout();
+    // What the control run took, shared out as the run's own buckets took it.
+    const double reduced_ms = std::accumulate(e.all.costs_ms.begin(), e.all.costs_ms.end(), 0.0);
+    const double alone =
+        e.control.steps > 0 && reduced_ms > 0 ? e.control.cost_ms / reduced_ms : 1.0;
     double all_ms = 0, reductions_ms = 0, predicted_ms = 0, reductions_predicted_ms = 0;
     double gathers_ms = 0, gathers_predicted_ms = 0;
     for (size_t b = 0; b < layout.size(); ++b) {
       if (is_rows(layout[b], e.facts.ddp.tensors())) {
         // It travels as touched rows, alone with any cap: it costs what it cost.
-        rows_ms_[layout[b].pieces.front().tensor] = e.all.costs_ms[b];
+        rows_ms_[layout[b].pieces.front().tensor] = alone * e.all.costs_ms[b];
         continue;
       }
-      reductions_ms += e.all.costs_ms[b];
-      all_ms += e.all.costs_ms[b] + e.all.gather_costs_ms[b];
+      reductions_ms += alone * e.all.costs_ms[b];
+      all_ms += alone * e.all.costs_ms[b] + e.all.gather_costs_ms[b];
       predicted_ms += e.facts.plans[b].predicted_us / 1e3;
       reductions_predicted_ms += predicted(layout[b].count);
       gathers_ms += e.all.gather_costs_ms[b];
@@ -99,6 +103,10 @@ class Prices {
   std::map<size_t, double> rows_ms_;  // by tensor
 };
 
+double number_or(const Json& value, double otherwise) {
+  return value.is_null() ? otherwise : value.get<double>();
+}
+
 Json to_json(const BucketMedians& b) {
   return {{"ready_ms", b.ready_ms},       {"waited_ms", b.waited_ms}, {"queued_ms", b.queued_ms},
           {"transfer_ms", b.transfer_ms}, {"hidden_ms", b.hidden_ms}, {"exposed_ms", b.exposed_ms}};
@@ -113,16 +121,31 @@ struct StepEvidence {
 
 Json whole_step(const StepEvidence& e) {
   double compute_ms = e.disturbed_ms, cost_ms = e.costs_ms + e.gathers_ms;
-  Json contention;
+  Json slowed, contention;
   if (e.control.steps > 0) {
     compute_ms = e.control.pass_ms + e.optimizer_ms;
     cost_ms = e.control.cost_ms + e.gathers_ms;
+    slowed = e.disturbed_ms - compute_ms;
     contention = compute_ms > 0 ? e.disturbed_ms / compute_ms - 1 : 0.0;
   }
-  return {{"compute_ms", compute_ms},        {"cost_ms", cost_ms},
-          {"sum_ms", compute_ms + cost_ms},  {"max_ms", std::max(compute_ms, cost_ms)},
-          {"measured_ms", e.measured_ms},    {"contention", std::move(contention)},
+  return {{"compute_ms", compute_ms},
+          {"cost_ms", cost_ms},
+          {"sum_ms", compute_ms + cost_ms},
+          {"max_ms", std::max(compute_ms, cost_ms)},
+          {"measured_ms", e.measured_ms},
+          {"slowed_ms", std::move(slowed)},
+          {"contention", std::move(contention)},
           {"control_steps", e.control.steps}};
+}
+
+/// Completes the summary with the time that overlap saves, if control steps have measured it.
+void account_hidden(Json& summary) {
+  const Json& step = summary["accounting"];
+  if (step["slowed_ms"].is_null() || !summary["hidden_comm_ms"].is_null()) return;
+  const double cost_ms = step["cost_ms"];
+  const double hidden_ms = step["sum_ms"].get<double>() - step["measured_ms"].get<double>();
+  summary["hidden_comm_ms"] = hidden_ms;
+  summary["hidden_fraction"] = cost_ms > 0 ? hidden_ms / cost_ms : 0.0;
 }
 
 /// When each was final, in that order.
@@ -272,17 +295,29 @@ std::vector<ObservedBucket> account_buckets(const Evidence& e, Json& buckets) {
 }  // namespace
 
 void account(const Evidence& e, Json& summary) {
+  summary["accounting"] =
+      whole_step({.measured_ms = e.measured.step_ms(),
+                  .disturbed_ms = e.measured.compute_ms(),
+                  .optimizer_ms = e.measured.optimizer_ms(),
+                  .costs_ms = std::accumulate(e.all.costs_ms.begin(), e.all.costs_ms.end(), 0.0),
+                  .gathers_ms = e.all.gathers_ms(),
+                  .control = e.control});
+  account_hidden(summary);
   const Prices prices(e);
   Suggestion suggestion;
   if (e.facts.ranks > 1) suggestion = suggest_cap(e, prices, summary);
+  const double comm_ms = summary["comm_us"].get<double>() / 1e3;
+  const double exposed_ms = summary["exposed_comm_ms"];
   const Observed observed{.ranks = static_cast<size_t>(e.facts.ranks),
                           .overlap = !e.facts.options.no_overlap,
                           .step_ms = summary["step_ms"],
                           .data_wait_ms = summary["data_wait_ms"],
                           .backward_ms = e.measured.backward_ms(),
-                          .hidden_fraction = summary["hidden_fraction"],
-                          .exposed_ms = summary["exposed_comm_ms"].get<double>() +
-                                        summary["other_wait_ms"].get<double>(),
+                          .compute_ms = summary["accounting"]["compute_ms"],
+                          .slowed_ms = number_or(summary["accounting"]["slowed_ms"], 0),
+                          .hidden_fraction = number_or(summary["hidden_fraction"],
+                                                       comm_ms > 0 ? 1 - exposed_ms / comm_ms : 0),
+                          .exposed_ms = exposed_ms + summary["other_wait_ms"].get<double>(),
                           .gather_wait_ms = e.measured.parameter_wait_ms(),
                           .latency_ms = prices.of(16),
                           .cap_gain_ms = suggestion.gain_ms,
@@ -293,13 +328,6 @@ void account(const Evidence& e, Json& summary) {
   summary["gradients"] = gradients_of(e);
   summary["backward_ms"] = e.measured.backward_ms();
   summary["update_ms"] = e.updates_along ? e.measured.optimizer_ms() : 0;
-  summary["accounting"] =
-      whole_step({.measured_ms = e.measured.step_ms(),
-                  .disturbed_ms = e.measured.compute_ms(),
-                  .optimizer_ms = e.measured.optimizer_ms(),
-                  .costs_ms = std::accumulate(e.all.costs_ms.begin(), e.all.costs_ms.end(), 0.0),
-                  .gathers_ms = e.all.gathers_ms(),
-                  .control = e.control});
   summary["last_rank"] = {{"rank", e.all.lateness.rank},
                           {"share", e.all.lateness.share},
                           {"late_ms", e.all.lateness.late_ms},
@@ -317,6 +345,7 @@ void account_on_device(const ControlTimes& control, double optimizer_ms, Json& s
        .costs_ms = 0,
        .gathers_ms = 0,
        .control = control});
+  account_hidden(summary);
 }
 
 }  // namespace rondo::trainer

@@ -2,19 +2,20 @@
 // communicating apart and together, what limits it, and what another bucket cap would have cost.
 // Puts measurements, predictions and advice into words and JSON; measures nothing.
 //
-//   compute        a step without waiting and without communication beside it: the control run's
-//                  pass and the run's optimizer. Without a control run: the step less what it
-//                  waited for communication and data; what communication slowed down is then in
-//                  it.
-//   cost           what communication takes by itself: the control run's all-reduces. Without one:
-//                  those of the run, of each the time on the rank that came last and so waited for
-//                  no other. With --zero 1 reduce-scatters, and the gathers of the run likewise.
+//   compute        a step that neither waits nor communicates: the control run's pass and the run's
+//                  optimizer. Without a control run: the step less its waits for communication and
+//                  data, which contains what communication slowed down.
+//   cost           what communication takes alone: the control run's all-reduces. Without a control
+//                  run: those of the run, each as it took on the rank that came last and so waited
+//                  for no other. With --zero 1 also the gathers of the run.
 //   sum            compute + cost: nothing overlaps
 //   max            the longer of the two: everything overlaps
-//   measured       the step, less what it waited for data
-//   contention     how much longer the run's steps computed, all waiting left out, than `compute`,
-//                  as a share of it: the price of communicating meanwhile. Null without a control
-//                  run.
+//   measured       the step, less its waits for data
+//   slowed         how much longer the run's steps computed than `compute`, all waits left out: the
+//                  price of communicating at the same time. Null without a control run.
+//   contention     slowed / compute
+//   hidden         the time that overlap saves: sum - measured. Null without a control run; 0 with
+//                  --no-overlap.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -128,6 +128,12 @@ std::string apart_from_buckets(const Observed& o, const Totals& t) {
     return fmt::format("data-bound: {} of a step of {} wait for samples", ms(o.data_wait_ms),
                        ms(o.step_ms));
   }
+  if (o.slowed_ms > 0.05 * o.step_ms && o.slowed_ms > o.exposed_ms) {
+    return fmt::format(
+        "contention: communication slows computing by {} a step, from {} to {}: they share cores "
+        "or memory bandwidth",
+        ms(o.slowed_ms), ms(o.compute_ms), ms(o.compute_ms + o.slowed_ms));
+  }
   if (o.exposed_ms < 0.05 * o.step_ms) {
     return fmt::format("compute-bound: communication delays a step of {} by {}, {}", ms(o.step_ms),
                        ms(o.exposed_ms),

@@ -42,7 +42,9 @@ struct Observed {
   bool overlap = true;
   double step_ms = 0, data_wait_ms = 0;
   double backward_ms = 0;
-  double hidden_fraction = 0;  // of the time in which gradients were under way
+  // Of a step alone, and how much longer it computed while it communicated; 0: not measured.
+  double compute_ms = 0, slowed_ms = 0;
+  double hidden_fraction = 0;  // of what communication takes alone, the share that overlap saves
   double exposed_ms = 0;  // what the step waited for communication, headers and the like included
   double gather_wait_ms = 0;  // of it, for parameters (ZeRO-1)
   double latency_ms = 0;      // of an all-reduce of next to nothing
@@ -54,6 +56,8 @@ struct Observed {
 /// The first that holds:
 ///   one rank          nothing is communicated
 ///   data-bound        more than 20 % of the step waits for samples
+///   contention        communication slows computing by more than 5 % of the step, and by more than the
+///                     step waits for communication
 ///   compute-bound     less than 5 % of the step waits for communication
 ///   straggler         a rank is last in 70 % of the steps or more, and by half the wait or more
 ///   uneven            ranks come as far apart, but not always the same one last

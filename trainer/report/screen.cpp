@@ -62,21 +62,27 @@ std::string ms_text(double value) {
 std::string ms_text(const Json& object, const char* key) { return ms_text(number(object, key)); }
 
 std::string times(const Json& s) {
-  const std::string text = fmt::format(
-      "step  {:>9} ms: compute {}, exposed {}, other waits {}, data {}\n"
-      "comm  {:>9} ms: hidden {} ({:.0f} %), exposed {}; predicted {}\n",
-      ms_text(s, "step_ms"), ms_text(s, "compute_ms"), ms_text(s, "exposed_comm_ms"),
-      ms_text(s, "other_wait_ms"), ms_text(s, "data_wait_ms"), ms_text(number(s, "comm_us") / 1e3),
-      ms_text(s, "hidden_comm_ms"), 100 * number(s, "hidden_fraction"),
-      ms_text(s, "exposed_comm_ms"), ms_text(number(s, "predicted_comm_us") / 1e3));
-  if (!s.contains("accounting")) return text;
+  const bool accounts = s.contains("accounting");
+  const bool measured = accounts && !s["accounting"]["slowed_ms"].is_null();
+  const double comm_ms = measured ? number(s["accounting"], "cost_ms") : number(s, "comm_us") / 1e3;
+  std::string text =
+      fmt::format("step  {:>9} ms: compute {}, exposed {}, other waits {}, data {}\n",
+                  ms_text(s, "step_ms"), ms_text(s, "compute_ms"), ms_text(s, "exposed_comm_ms"),
+                  ms_text(s, "other_wait_ms"), ms_text(s, "data_wait_ms"));
+  const std::string hidden = s["hidden_comm_ms"].is_null()
+                                 ? "not measured"
+                                 : fmt::format("{} ({:.0f} %)", ms_text(s, "hidden_comm_ms"),
+                                               100 * number(s, "hidden_fraction"));
+  text +=
+      fmt::format("comm  {:>9} ms: hidden {}, exposed {}; predicted {}\n", ms_text(comm_ms), hidden,
+                  ms_text(s, "exposed_comm_ms"), ms_text(number(s, "predicted_comm_us") / 1e3));
+  if (!accounts) return text;
   const Json& a = s["accounting"];
-  const std::string rest = a["contention"].is_null() ? ""
-                                                     : fmt::format("; contention {:+.0f} %",
-                                                                   100 * number(a, "contention"));
+  const std::string slowed =
+      measured ? fmt::format("; slowed {}", ms_text(a, "slowed_ms")) : std::string();
   return text + fmt::format("apart {:>9} ms: compute {}, comm {}; at best {}{}\n",
                             ms_text(a, "sum_ms"), ms_text(a, "compute_ms"), ms_text(a, "cost_ms"),
-                            ms_text(a, "max_ms"), rest);
+                            ms_text(a, "max_ms"), slowed);
 }
 
 std::string bytes(const Json& s) {

@@ -156,7 +156,9 @@ Json summarize(const RunFacts& facts, const Report& report, const std::vector<ui
   const BytesFormula formula = bytes_formula(facts);
   const double comm_ms = report.median_of(&StepTimes::comm_ms);
   const double exposed_ms = report.median_of(&StepTimes::exposed_comm_ms);
-  const double hidden_ms = comm_ms - exposed_ms;
+  // What is hidden only control steps can tell (accounting.hpp).
+  const bool hides = comm_ms > 0 && !facts.options.no_overlap && facts.options.strategy != "dp";
+  const Json hidden = hides ? Json() : Json(0.0);
   const double samples_per_s = report.median_samples_per_s();
   Json summary = {{"ranks", facts.ranks},
                   {"cores", facts.cores},
@@ -176,10 +178,10 @@ Json summarize(const RunFacts& facts, const Report& report, const std::vector<ui
                   {"optimizer_bytes_without_zero", facts.sizes.optimizer_bytes},
                   {"predicted_comm_us", predicted_us},
                   {"comm_us", comm_ms * 1e3},
-                  {"hidden_comm_ms", hidden_ms},
+                  {"hidden_comm_ms", hidden},
                   {"exposed_comm_ms", exposed_ms},
                   {"other_wait_ms", report.median_of(&StepTimes::other_wait_ms)},
-                  {"hidden_fraction", comm_ms > 0 ? hidden_ms / comm_ms : 0.0},
+                  {"hidden_fraction", hidden},
                   {"step_ms", report.median_of(&StepTimes::step_ms)},
                   {"compute_ms", report.median_of(&StepTimes::compute_ms)},
                   {"data_wait_ms", report.median_of(&StepTimes::data_wait_ms)},

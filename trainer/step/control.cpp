@@ -17,7 +17,7 @@ class Control {
 
   Result<ControlTimes> run() {
     return control_rounds(
-        p_.options.control_steps, [this] { return compute(); },
+        *p_.options.control_steps, [this] { return compute(); },
         [this] { return compute_then_reduce(); });
   }
 
@@ -70,6 +70,13 @@ std::vector<std::vector<T>> copy_buffers(DistributedDataParallel& ddp) {
 
 }  // namespace
 
+uint64_t control_steps_of(const TrainOptions& options, int ranks) {
+  constexpr uint64_t kMost = 5, kShare = 10;
+  if (options.control_steps) return *options.control_steps;
+  if (ranks == 1 || options.strategy == "dp") return 0;
+  return options.steps == 0 ? kMost : std::min(options.steps / kShare, kMost);
+}
+
 Result<ControlTimes> control_rounds(uint64_t steps, const std::function<Result<double>()>& compute,
                                     const std::function<Result<double>()>& compute_then_reduce) {
   std::vector<double> pass_ms, cost_ms;
@@ -94,7 +101,7 @@ Result<std::unique_ptr<Loader>> open_control_loader(const TrainOptions& options,
 
 template <class T>
 Result<ControlTimes> control_run(const ControlParts<T>& parts) {
-  if (parts.options.control_steps == 0) return ControlTimes{};
+  if (parts.options.control_rounds() == 0) return ControlTimes{};
   const std::unique_ptr<Loader> loader =
       RONDO_TRY(open_control_loader(parts.options, parts.data, parts.sampler));
   const Batch batch = RONDO_TRY(loader->next());

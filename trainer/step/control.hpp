@@ -35,6 +35,10 @@ struct ControlParts {
 template <class T>
 Result<ControlTimes> control_run(const ControlParts<T>& parts);
 
+/// How many passes of each kind a run makes where the command line does not say: a tenth of its steps, 5
+/// at most, and none of what communicates nothing or overlaps nothing.
+uint64_t control_steps_of(const TrainOptions& options, int ranks);
+
 /// What this has in common with the control run of a device (device_control.hpp): the order of its
 /// passes, both of which return milliseconds; their batch; and when they report gradients.
 Result<ControlTimes> control_rounds(uint64_t steps, const std::function<Result<double>()>& compute,

@@ -31,7 +31,7 @@ Result<ControlTimes> DeviceControl<T>::run() {
     device.copy(buffers_[b].data(), ddp_.buffer(b), buffers_[b].bytes());
   }
   const ControlTimes times = RONDO_TRY(control_rounds(
-      parts_.options.control_steps, [this] { return compute(); },
+      *parts_.options.control_steps, [this] { return compute(); },
       [this] { return compute_then_reduce(); }));
   device.clear(ddp_.gradients(), ddp_.gradient_elements() * sizeof(T));
   for (size_t b = 0; b < buffers_.size(); ++b) {

@@ -181,7 +181,7 @@ class TrainerOf final : public DeviceTrainer {
   }
 
   Result<ControlTimes> control_run(const DeviceStepParts<T>& parts, const Dataset& data) {
-    if (options_.control_steps == 0) return ControlTimes{};
+    if (options_.control_rounds() == 0) return ControlTimes{};
     DeviceControl<T> control(parts, data);
     Result<ControlTimes> times = or_out_of_memory([&] { return control.run(); });
     if (!times.ok()) give_up(times.status());  // before `control` is destroyed, likewise

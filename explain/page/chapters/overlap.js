@@ -45,12 +45,19 @@ function runOf(name, document) {
   };
   const bytesOf = TYPES[document.config?.dtype] ?? 4;
   const pace = paceOf(document.config?.pace);
+  const whole = summary.accounting ?? {};
+  const apart = whole.control_steps > 0 ? {compute: numberOf(whole.compute_ms, 0), cost: numberOf(whole.cost_ms, 0), step: numberOf(whole.measured_ms, 0)} : null;
   const buckets = list(summary.buckets, "buckets", name).map((b) => {
     const [ready, waited, queued, transfer, exposed] = ["ready_ms", "waited_ms", "queued_ms", "transfer_ms", "exposed_ms"].map((f) => numberOf(b?.[f], -1));
     if (Math.min(ready, waited, queued, transfer, exposed) < 0) throw new Unusable(`${name}: a bucket lacks its times, or has some below 0.`);
     return {ready, launch: ready + waited + queued, finish: ready + waited + queued + transfer, exposed: Math.min(exposed, transfer),
       bytes: numberOf(b.bytes, 0), tensors: numberOf(b.parameters, 0), cost: numberOf(b.cost_ms, transfer), predicted: numberOf(b.predicted_us, 0) / 1e3};
   });
+  if (apart) {  // the control run's time, shared out as the run's own buckets took it, as rondo-train does
+    const gathers = summary.buckets.reduce((sum, b) => sum + numberOf(b.gather_cost_ms, 0), 0);
+    const alone = (apart.cost - gathers) / buckets.reduce((sum, b) => sum + b.cost, 0);
+    if (alone > 0 && Number.isFinite(alone)) buckets.forEach((b) => { b.cost *= alone; });
+  }
   const tensors = list(summary.tensors, "list of tensors (of a newer rondo-train)", name)
     .map((t) => ({name: String(t?.name ?? ""), shape: Array.isArray(t?.shape) ? t.shape : [], adds_to: t?.adds_to}));
   const gradients = list(summary.gradients, "list of gradients", name)
@@ -66,6 +73,7 @@ function runOf(name, document) {
   });
   return {
     name, buckets, tensors, gradients, pace,
+    apart: apart && Math.min(apart.compute, apart.cost, apart.step) > 0 ? apart : null,
     elementBytes: bytesOf,
     backward: positive(summary.backward_ms, "backward_ms"),
     update: Math.max(0, numberOf(summary.update_ms, 0)),
@@ -74,6 +82,7 @@ function runOf(name, document) {
     hook: document.config?.compress && document.config.compress !== "none" ? "half" : "none",
     cap: numberOf(document.config?.bucket_cap_mb, 25),
     overlaps: document.config?.overlap !== false,
+    mapped: summary.buckets.every((b) => String(b.algorithm).endsWith("-direct")),
     diagnosis: typeof summary.diagnosis === "string" ? brief(summary.diagnosis, 200) : "",
   };
 }
@@ -95,7 +104,7 @@ function requestOf(run, state) {
   return {
     question: "replay", tensors: run.tensors, gradients: run.gradients, backward_ms: run.backward, update_ms: run.update,
     element_bytes: run.elementBytes, wire_bytes: state.hook === "half" ? Math.min(2, run.elementBytes) : run.elementBytes,
-    ranks: state.ranks, bytes_per_second: state.speed, latency_us: state.latency, scale: run.scale,
+    ranks: state.ranks, bytes_per_second: state.speed, latency_us: state.latency, scale: run.scale, mapped: run.mapped,
     ...(state.auto ? {auto: true, cap_mb: 25} : {cap_mb: state.cap}),
   };
 }
@@ -145,6 +154,7 @@ export const chapter = {
         verticals: [{x: answer.caps.findIndex((c) => c.cap_mb === answer.suggested.cap_mb), label: "suggested"}],
       }),
     });
+    const gain = table({name: "step-gain", title: "What overlap saved in that run"});
     const rows = table({name: "step-buckets", title: "The predicted buckets"});
     const capTable = table({name: "step-caps", title: "The caps", mark: (row) => row[0] === capName(answer.suggested.cap_mb)});
     const ask = () => {
@@ -190,8 +200,8 @@ export const chapter = {
       el("p", {}, "Below is a step of a small GPT that really ran. Each gradient is final at another moment of backward. ",
         "Gradients are put into buckets, each an all-reduce; rondo cuts them at a cap. ", source("trainer/ddp/layout.cpp", "BucketLayout make_layout(")),
       origin, lost, here.unusable.length > 0 ? el("p", {class: "note"}, here.unusable.join(" ")) : "",
-      guess(context, {name: "guess", ask, hidden: [measured.root, replayed.root, caps.root, rows.root, capTable.root, said]}),
-      measured.root,
+      guess(context, {name: "guess", ask, hidden: [measured.root, gain.root, replayed.root, caps.root, rows.root, capTable.root, said]}),
+      measured.root, gain.root,
       controls(
         slider(context, "cap", {label: "Bucket cap", values: CAPS, format: capName}),
         toggle(context, "auto", {label: "Cut by --bucket-cap-mb auto", hint: "where the model of the step exposes least"}),
@@ -215,12 +225,12 @@ export const chapter = {
         ? `Recorded on ${brief(where.date)}, ${brief(where.processor)}, ${brief(String(where.cores))} cores, links slowed down by --pace: ${brief(where.command, 300)}`
         : `${run.id === DROPPED ? "Your file" : "A run of this machine"}: ${run.name}. ${run.diagnosis}`;
       if (!answer) return;
-      const hops = 2 * (state.ranks - 1);
+      const all = (algorithm) => answer.layout.every((b) => b.algorithm === algorithm);
+      const hops = all("ring") ? 2 * (state.ranks - 1) : all("two-shot-direct") ? 2 : 0;
       const travel = answer.layout.reduce((sum, b) => sum + b.cost_ms, 0);
       const parts = [`${counted(answer.buckets, "bucket")}, ${digits(travel)} ms on the wire, of which ${digits(answer.exposed_ms)} ms are exposed. `];
       if (!state.auto && state.cap === 0) {
-        const rings = answer.layout.every((b) => b.algorithm === "ring");
-        parts.push(rings ? `One per tensor starts earliest, but each all-reduce waits for ${hops} hops: ${answer.buckets} x ${hops} x ${time(state.latency)} = ${time(answer.buckets * hops * state.latency)} of latency alone.` :
+        parts.push(hops > 0 ? `One per tensor starts earliest, but each all-reduce waits for ${hops} hops: ${answer.buckets} x ${hops} x ${time(state.latency)} = ${time(answer.buckets * hops * state.latency)} of latency alone.` :
           `One per tensor starts earliest, but each of the ${answer.buckets} all-reduces pays for its hops, however little it holds.`);
       } else if (!state.auto && state.cap >= largest()) {
         const at = answer.layout.reduce((most, b, i) => (b.exposed_ms > answer.layout[most].exposed_ms ? i : most), 0), late = answer.layout[at];
@@ -235,6 +245,14 @@ export const chapter = {
       said.textContent = problem || parts.join("");
       for (const drawn of [measured, replayed, caps]) drawn.update();
       const ms = {numeric: true, format: digits};
+      gain.root.hidden = gain.root.hidden || run.apart === null;
+      if (run.apart) {
+        const {compute, cost, step} = run.apart;
+        gain.update([{label: "A step of that run", wide: true}, {label: "ms", ...ms}], [
+          ["Computing alone", compute], ["Communication alone", cost], ["One after the other", compute + cost],
+          [run.overlaps ? "Measured, with overlap" : "Measured, with --no-overlap", step], ["The longer of the two: the least possible", Math.max(compute, cost)],
+          ["Saved by overlap", compute + cost - step]]);
+      }
       rows.update([{label: "Bucket"}, {label: "Tensors", numeric: true}, {label: "Bytes", numeric: true, format: bytes}, {label: "By"}, {label: "Ready, ms", ...ms},
         {label: "Starts, ms", ...ms}, {label: "Ends, ms", ...ms}, {label: "Exposed, ms", ...ms}, {label: "Holds", wide: true}],
         answer.layout.map((b, i) => [String(i), b.tensors, b.bytes, b.algorithm, b.ready_ms, b.launch_ms, b.finish_ms, b.exposed_ms,
