@@ -101,6 +101,22 @@ def time_on_gpu(step, options):
     return [begin.elapsed_time(end) for begin, end in zip(ends, ends[1:])]
 
 
+def reduce_after_backward(parameters, cap_bytes):
+    """What DDP does during backward: the mean over ranks of all gradients, in buckets from the last parameter on."""
+    bucket, size = [], 0
+    for index, parameter in enumerate(reversed(parameters)):
+        bucket.append(parameter.grad)
+        size += parameter.grad.nbytes
+        if size < cap_bytes and index + 1 < len(parameters):
+            continue
+        flat = torch._utils._flatten_dense_tensors(bucket)
+        distributed.all_reduce(flat)
+        flat /= distributed.get_world_size()
+        for gradient, reduced in zip(bucket, torch._utils._unflatten_dense_tensors(flat, bucket)):
+            gradient.copy_(reduced)
+        bucket, size = [], 0
+
+
 def train(rank, options, store):
     torch.set_num_threads(1)
     torch.manual_seed(1)
@@ -122,10 +138,15 @@ def train(rank, options, store):
     targets = torch.randint(vocabulary, (options.batch, inner.context), device=options.device)
 
     def step():
+        forward = inner if options.no_overlap else model
         with torch.autocast(options.device, torch.bfloat16, enabled=options.dtype == "bf16"):
-            loss = model(tokens, targets)
+            loss = forward(tokens, targets)
         optimizer.zero_grad()
-        loss.backward()
+        if options.no_overlap:
+            loss.backward()
+            reduce_after_backward(parameters, options.bucket_cap_mb * 2**20)
+        else:
+            loss.backward()
         optimizer.step()
         return loss
 
@@ -149,6 +170,9 @@ def main():
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--bucket-cap-mb", type=float, default=25)
+    parser.add_argument("--no-overlap", action="store_true", help="all-reduce after backward, without DDP")
+    parser.add_argument("--rank", type=int, help="be this one of the ranks, and start no others; needs --store")
+    parser.add_argument("--store", help="a file that all ranks see, for their rendezvous")
     parser.add_argument("--optimizer", choices=["sgd", "adamw"], help="default: gpt adamw, mlp sgd")
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
@@ -165,7 +189,9 @@ def main():
     options.optimizer = options.optimizer or {"mlp": "sgd", "gpt": "adamw"}[options.model]
     with tempfile.TemporaryDirectory() as folder:
         store = os.path.join(folder, "store")
-        if options.ranks == 1:
+        if options.rank is not None:
+            train(options.rank, options, options.store)
+        elif options.ranks == 1:
             train(0, options, store)
         else:
             torch.multiprocessing.spawn(train, (options, store), nprocs=options.ranks)
