@@ -252,9 +252,11 @@ TEST_CASE("ddp shards: a step begins while parameters are still gathered, buffer
 namespace {
 
 /// What all ranks together send in a step of a large tensor, of whose parameters there are `bytes`.
-uint64_t sent_in_step(int ranks, const DdpOptions& options, size_t& bytes) {
+uint64_t sent_in_step(int ranks, bool compress, size_t& bytes) {
   std::atomic<uint64_t> sent{0};
   with_ranks(ranks, [&](Communicator& communicator) {
+    DdpOptions options = {.broadcast_buffers = false, .shard = true};
+    if (compress) options.hook = make_compression_hook(DataType::kBFloat16).value();  // one per rank
     Ddp ddp = make(communicator, options, {{.name = "large", .shape = {1 << 20}}});
     const uint64_t before = communicator.stats().bytes_sent;
     reduce(ddp, 0);
@@ -272,10 +274,8 @@ uint64_t sent_in_step(int ranks, const DdpOptions& options, size_t& bytes) {
 TEST_CASE("ddp shards: reduce-scatter and gather together send what an all-reduce sends") {
   for (const int ranks : {2, 3}) {
     for (const bool compress : {false, true}) {
-      DdpOptions options = {.broadcast_buffers = false, .shard = true};
-      if (compress) options.hook = make_compression_hook(DataType::kBFloat16).value();
       size_t bytes = 0;
-      const uint64_t sent = sent_in_step(ranks, options, bytes);
+      const uint64_t sent = sent_in_step(ranks, compress, bytes);
       // 2 (N - 1) / N times the bytes by each of N ranks, and the headers.
       const double formula = (compress ? 1.5 : 2.0) * (ranks - 1) * static_cast<double>(bytes);
       CHECK(static_cast<double>(sent) == Approx(formula).epsilon(1e-3));
