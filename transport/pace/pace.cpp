@@ -186,9 +186,9 @@ class PacedTransport final : public Transport {
   }
 
   void signal(int channel, uint64_t value) override {
-    int64_t& carried = carried_[static_cast<size_t>(channel)];
-    const int64_t due = std::max(now_ns() + wires_.latency_ns(), carried);
-    carried = 0;
+    // Never earlier than that of the signal before: a peer may see both by the later one's time.
+    int64_t& due = carried_[static_cast<size_t>(channel)];
+    due = std::max(now_ns() + wires_.latency_ns(), due);
     // Relaxed: signal() releases it, with the value that it belongs to.
     wires_.due(wires_.own(), channel).store(due, std::memory_order_relaxed);
     inner_->signal(channel, value);
