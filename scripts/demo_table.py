@@ -7,11 +7,10 @@ import sys
 import textwrap
 
 NOTES = """
-Computing and communication alone are measured before the first step, while the other one rests. Hidden communication is the
-time that overlap saves: computing alone plus communication alone, less the step. Predictions assume that all ranks start
-together. Once, after step 5, ranks also
-exchange what they measured and change the layout of their buckets. That is a few hundred bytes, at most one byte in an
-average over all steps.
+Computing and communication alone are measured before the first step, while the other one rests ("-": the run was too short for
+that). Hidden communication is the time that overlap saves: computing alone plus communication alone, less the step.
+Predictions assume that all ranks start together. Once, after step 5, ranks also exchange what they measured and change the
+layout of their buckets. That is a few hundred bytes, at most one byte in an average over all steps.
 """
 SWEEPS = {"perf": "all-reduce, {} ranks", "perf-paced": "all-reduce, {} paced ranks", "perf-hosts": "all-reduce, {} ranks on two hosts"}
 
@@ -36,6 +35,12 @@ def number(value, how, factor=1):
     return "-" if value is None else how % (factor * value)
 
 
+def alone(summary, key):
+    """What control steps have measured."""
+    accounting = summary.get("accounting", {})
+    return "%.2f" % accounting[key] if accounting.get("control_steps") else "-"
+
+
 def training_table(runs):
     """runs: (heading, document of rondo-train --json)."""
     summaries = [document["summary"] for _, document in runs]
@@ -49,10 +54,10 @@ def training_table(runs):
         ["per step, medians", *(heading for heading, _ in runs)],
         row("whole step (ms)", lambda s: "%.2f" % s["step_ms"]),
         row("  compute (ms)", lambda s: "%.2f" % s["compute_ms"]),
-        row("    alone, without communication (ms)", lambda s: "%.2f" % s["accounting"]["compute_ms"]),
+        row("    alone, without communication (ms)", lambda s: alone(s, "compute_ms")),
         row("  exposed communication (ms)", lambda s: "%.2f" % s["exposed_comm_ms"]),
         row("  waiting for headers and the like (ms)", lambda s: "%.2f" % s["other_wait_ms"]),
-        row("communication alone (ms)", lambda s: "%.2f" % s["accounting"]["cost_ms"]),
+        row("communication alone (ms)", lambda s: alone(s, "cost_ms")),
         row("  predicted (ms)", lambda s: "%.2f" % (s["predicted_comm_us"] / 1e3)),
         row("  hidden: what overlap saves (ms)", lambda s: number(s["hidden_comm_ms"], "%.2f")),
         row("  hidden share", lambda s: number(s["hidden_fraction"], "%.0f %%", 100)),
