@@ -256,7 +256,8 @@ uint64_t sent_in_step(int ranks, bool compress, size_t& bytes) {
   std::atomic<uint64_t> sent{0};
   with_ranks(ranks, [&](Communicator& communicator) {
     DdpOptions options = {.broadcast_buffers = false, .shard = true};
-    if (compress) options.hook = make_compression_hook(DataType::kBFloat16).value();  // one per rank
+    if (compress)
+      options.hook = make_compression_hook(DataType::kBFloat16).value();  // one per rank
     Ddp ddp = make(communicator, options, {{.name = "large", .shape = {1 << 20}}});
     const uint64_t before = communicator.stats().bytes_sent;
     reduce(ddp, 0);
