@@ -184,13 +184,15 @@ Status train_and_go_on(const TrainOptions& options, const Dataset& data, const D
                        const std::atomic<bool>& stop, bool& is_left_out) {
   Survivors survivors(communicator.size());
   AgreedState<T> agreed;
+  TrainOptions now = options;
   while (true) {
     const Status status =
-        train_with<T>(options, data, validation, communicator, report, stop, survivors, agreed);
+        train_with<T>(now, data, validation, communicator, report, stop, survivors, agreed);
     if (!can_go_on(options, status)) return status;
     const Status met = survivors.shrink(communicator, status, options.min_ranks);
     is_left_out = met.code() == Code::kTimeout;
     RONDO_TRY(met);
+    now.control_steps = 0;  // another number of ranks has other times than the steps so far
   }
 }
 
@@ -200,7 +202,7 @@ Status train(const TrainOptions& given, const Dataset& data, const Dataset* vali
              Communicator& communicator, const std::atomic<bool>& stop, bool* is_left_out,
              RankDevice* device) {
   TrainOptions options = given;
-  options.control_steps = control_steps_of(given, communicator.size());
+  options.control_steps = control_steps_of(given, data.samples(), communicator.size());
   const auto with =
       options.type() == DataType::kFloat64 ? train_and_go_on<double> : train_and_go_on<float>;
   std::optional<Report> report;

@@ -150,8 +150,8 @@ class Transport {
   /// cannot be refused, so a network has none. REQUIRES: capabilities().signals.
   virtual void signal(int /*channel*/, uint64_t /*value*/) { lacks("signals"); }
   virtual uint64_t seen(int /*channel*/, int /*peer*/) { lacks("signals"); }
-  /// When a signal of `peer` that is on its way becomes visible to seen() (CLOCK_MONOTONIC
-  /// nanoseconds); 0: none is known to be on its way.
+  /// If a signal of `peer` is on its way: when seen() will return it, in CLOCK_MONOTONIC
+  /// nanoseconds. Otherwise 0.
   virtual int64_t signal_ready_at_ns(int /*channel*/, int /*peer*/) const { return 0; }
 
   /// For a transport with capabilities().delays: charges bytes that this rank has accessed in a peer's

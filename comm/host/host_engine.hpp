@@ -57,11 +57,13 @@ class HostEngine {
 
   /// After kBlocked: the peer that has to act; -1: not blocked. Any thread.
   int blocked_on() const { return blocked_on_.load(std::memory_order_relaxed); }
-  /// After kBlocked: when the awaited slot, signal or bytes arrive (CLOCK_MONOTONIC); 0: unknown.
+  /// After kBlocked: when the awaited slot, signal or bytes arrive (CLOCK_MONOTONIC), or 0 if that is
+  /// unknown.
   int64_t ready_at_ns() const {
     return awaited_ != nullptr ? awaited_->ready_at_ns() : ready_at_ns_;
   }
-  /// Of these, what arrives without another step by a peer. Waiting for it is no stall. 0: nothing.
+  /// After kBlocked: when the awaited signal or bytes arrive that are already on a paced wire, or 0.
+  /// Whoever waits for them has not stalled.
   int64_t arriving_ns() const { return ready_at_ns_; }
   /// After kBlocked: whether advance() may get further now. Cheaper than advance(), for spinning.
   bool may_go_on() const {

@@ -309,8 +309,9 @@ void Runner::push_idle_channels(bool operates, bool has_messages) {
     wait.step = engine.cursor().step;
     wait.round = engine.cursor().round;
     wait.timeout_ns = operation->timeout_ns;
-    // Bytes that are on their way are no stall, however long a pace makes them take.
+    // However long a pace delays bytes, neither this rank nor one that waits for it has stalled.
     wait.since_ns = std::max(wait.since_ns, engine.arriving_ns());
+    if (engine.arriving_ns() > base::now_ns()) board_.progressed();
   } else {
     wait.transfer = lanes_.describe(*message);
     wait.peer = message->peer;

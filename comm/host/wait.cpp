@@ -37,14 +37,19 @@ std::atomic<int> waiting_callers{0};
 
 timespec to_timespec(int64_t ns) { return {ns / 1'000'000'000, ns % 1'000'000'000}; }
 
-// The kernel rounds sleeps up by the thread's timer slack, 50 us by default: longer than many paced
-// messages take.
-void sleep_until(int64_t when_ns) {
+// The kernel rounds sleeps up by the thread's timer slack, 50 us by default. Many paced messages
+// take less.
+template <typename Sleep>
+void sleep_punctually(Sleep sleep) {
   const int slack = prctl(PR_GET_TIMERSLACK);
   prctl(PR_SET_TIMERSLACK, 1000UL);
-  const timespec t = to_timespec(when_ns);
-  clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, nullptr);
+  sleep();
   if (slack > 0) prctl(PR_SET_TIMERSLACK, static_cast<unsigned long>(slack));
+}
+
+void sleep_until(int64_t when_ns) {
+  const timespec t = to_timespec(when_ns);
+  sleep_punctually([&] { clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, nullptr); });
 }
 
 }  // namespace
@@ -113,20 +118,18 @@ bool Waiter::idle(int64_t ready_at_ns, bool may_sleep) {
     next_check_ns_ = now + kCheckEveryNs;
     return true;
   }
-  if (ready_at_ns > now) {
-    if (ready_at_ns - now > kWorthSleepingNs) {
-      sleep_until(std::min(ready_at_ns, now + (may_sleep ? kSleepNs : kNapNs)));
-    } else {
-      cpu_pause();  // a yield may cost a whole turn of whoever else is on this CPU
-    }
+  const bool knows_when = ready_at_ns > now;
+  if (knows_when && ready_at_ns - now <= kWorthSleepingNs) {
+    cpu_pause();  // a yield may cost a whole turn of the other thread on this CPU
     return false;
   }
-  if (!gives_way(policy_, may_sleep) && now - start_ns_ < policy_.yield_ns) {
+  if (!knows_when && !gives_way(policy_, may_sleep) && now - start_ns_ < policy_.yield_ns) {
     sched_yield();
     return false;
   }
   if (!may_sleep) {
-    sleep_until(now + std::clamp((now - start_ns_) / kNapsShare, kNapNs, kLongestNapNs));
+    const int64_t nap_ns = std::clamp((now - start_ns_) / kNapsShare, kNapNs, kLongestNapNs);
+    sleep_until(knows_when ? std::min(ready_at_ns, now + kNapNs) : now + nap_ns);
     return false;
   }
   board::Doorbell& bell = board_->doorbell(board_->rank());
@@ -142,10 +145,19 @@ bool Waiter::idle(int64_t ready_at_ns, bool may_sleep) {
     }
     return false;
   }
+  const int64_t longest_ns =
+      membarrier_works.load(std::memory_order_relaxed) ? kSleepNs : kUnsafeSleepNs;
   const timespec limit =
-      to_timespec(membarrier_works.load(std::memory_order_relaxed) ? kSleepNs : kUnsafeSleepNs);
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&bell.value), FUTEX_WAIT, bell_, &limit, nullptr,
-          0);
+      to_timespec(knows_when ? std::min(ready_at_ns - now, longest_ns) : longest_ns);
+  const auto sleep = [&] {
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&bell.value), FUTEX_WAIT, bell_, &limit, nullptr,
+            0);
+  };
+  if (knows_when) {
+    sleep_punctually(sleep);
+  } else {
+    sleep();
+  }
   disarm();
   return base::now_ns() >= next_check_ns_;
 }

@@ -234,7 +234,7 @@ TEST_CASE("options: --help has every default") {
       "--vocabulary=bytes 256, tokens 50257", "--data=rondo's licence",
       "--data-format=cnn images, else bytes", "--optimizer=gpt adamw, else sgd",
       "--lr=sgd 0.02, adamw 0.001",           "--weight-decay=sgd 0, adamw 0.01",
-      "--ranks=the launcher's, else 1",       "--control-steps=a tenth of the steps, 5 at most"};
+      "--ranks=the launcher's, else 1",       "--control-steps=a tenth of the steps, at most 10"};
   for (const std::string& each : plain + in_words) {
     const std::string flag = each.substr(0, each.find('=')), value = each.substr(flag.size() + 1);
     const size_t at = help.find("  " + flag + " ");

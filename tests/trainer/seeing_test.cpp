@@ -212,23 +212,29 @@ TEST_CASE(
   const auto train = [&](const Words& more) {
     return place.train_on(mlp(place) + "--ranks 2 --log-every 0"_words + more);
   };
-  const json document = train("--steps 20"_words);
-  CHECK(document["config"]["control_steps"] == 2);
+  const json document = train("--steps 40"_words);
+  CHECK(document["config"]["control_steps"] == 4);
   const json& summary = document["summary"];
   const json& account = summary["accounting"];
-  CHECK(account["control_steps"] == 2);
-  CHECK(number(summary, "hidden_comm_ms") ==
-        Approx(number(account, "sum_ms") - number(account, "measured_ms")).margin(1e-9));
-  CHECK(number(summary, "hidden_fraction") ==
-        Approx(number(summary, "hidden_comm_ms") / number(account, "cost_ms")).margin(1e-9));
+  CHECK(account["control_steps"] == 4);
+  const double cost_ms = number(account, "cost_ms");
+  const double saved_ms = number(account, "sum_ms") - number(account, "measured_ms");
+  if (cost_ms > 0.05 * number(account, "compute_ms")) {
+    CHECK(number(summary, "hidden_comm_ms") == Approx(std::min(saved_ms, cost_ms)).margin(1e-9));
+    CHECK(number(summary, "hidden_fraction") ==
+          Approx(number(summary, "hidden_comm_ms") / cost_ms).margin(1e-9));
+  } else {
+    CHECK(summary["hidden_comm_ms"].is_null());
+  }
   CHECK(number(account, "contention") ==
         Approx(number(account, "slowed_ms") / number(account, "compute_ms")).margin(1e-9));
-  CHECK(train("--steps 70"_words)["config"]["control_steps"] == 5);
-  const json without = train("--steps 20 --control-steps 0"_words);
+  CHECK(train("--steps 29"_words)["config"]["control_steps"] == 0);
+  CHECK(train("--steps 110"_words)["config"]["control_steps"] == 10);
+  const json without = train("--steps 40 --control-steps 0"_words);
   CHECK(without["summary"]["hidden_comm_ms"].is_null());
   CHECK(without["summary"]["parameter_hash"] == summary["parameter_hash"]);
   CHECK(without["summary"]["bytes_sent_per_step"] == summary["bytes_sent_per_step"]);
-  CHECK(train("--steps 20 --no-overlap"_words)["summary"]["hidden_comm_ms"] == 0);
+  CHECK(train("--steps 40 --no-overlap"_words)["summary"]["hidden_comm_ms"] == 0);
 }
 
 TEST_CASE("caps are predicted without overlap where the run has none") {

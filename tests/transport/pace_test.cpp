@@ -149,6 +149,21 @@ TEST_CASE("a signal is seen after the latency, and signal_ready_at_ns says when"
   CHECK(sees(*paced.ranks[2], 1, 0, 7) >= before + 3'000'000);
 }
 
+TEST_CASE("when a signal arrives, the time of the next one is known at once") {
+  PacedRanks paced({.bytes_per_second = 1e9, .latency_seconds = 1e-3});
+  Transport& one = *paced.ranks[1];
+  paced.ranks[0]->signal(0, 1);
+  CHECK(one.seen(0, 0) == 0);
+  const int64_t first = one.signal_ready_at_ns(0, 0);
+  while (now_ns() < first) {
+  }
+  paced.ranks[0]->carry(0, 0, 1'000'000'000);  // a second on the wire
+  paced.ranks[0]->signal(0, 2);
+  // The bell that announces it has rung: nobody would call seen() again before its time.
+  CHECK(one.seen(0, 0) == 1);
+  CHECK(one.signal_ready_at_ns(0, 0) > first + 900'000'000);
+}
+
 TEST_CASE(
     "bytes in peers' buffers take the wire of the rank that they leave, before the next signal") {
   PacedRanks paced({.bytes_per_second = 100e6, .latency_seconds = 1e-3});

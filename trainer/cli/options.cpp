@@ -267,9 +267,9 @@ void add_ranks(CLI::App& app, TrainOptions& o) {
   app.add_flag("--reproducible", o.reproducible, "The same bits with any bucket cap")
       ->envname("RONDO_REPRODUCIBLE");
   app.add_option("--control-steps", o.control_steps,
-                 "First measure computing and communication alone, so many times; 0: do not")
+                 "Passes that measure computing and communication alone; 0: none")
       ->check(CLI::Range(uint64_t{0}, uint64_t{1000}))
-      ->default_str("a tenth of the steps, 5 at most");
+      ->default_str("a tenth of the steps, at most 10");
   auto* scaling = app.add_option("--scaling", o.scaling,
                                  "Run with each of these numbers of ranks, as in 1,2,4");
   scaling->default_str("")->delimiter(',')->allow_extra_args(false)->check(ranks());

@@ -67,8 +67,8 @@ struct TrainOptions {
   int zero = 0;  // 1: each rank keeps the optimizer's state of its share of the parameters only
   bool reproducible = false;
   std::string pace;
-  /// Passes of each kind that measure computing and communication alone; absent: a tenth
-  /// of the steps, 5 at most (step/control.hpp).
+  /// Passes of each kind that measure computing and communication alone. The default depends on
+  /// the number of steps (control_steps_of() in step/control.hpp).
   std::optional<uint64_t> control_steps;
   std::vector<uint64_t> scaling;  // numbers of ranks to run with, one after the other
   bool strong = false;            // scaling: the global batch stays, not the ranks'

@@ -168,7 +168,7 @@ LESSONS = [
         exposes_more=True, on_cpus=["--pace", "1GB/s,2ms"]),
     Lesson(
         "no-overlap", "all-reduces only start when backward has ended, though most gradients have long been final",
-        ["--ranks", "2", *TEXT, "--layers", "4", "--width", "256", "--batch", "32", "--steps", "10", "--bucket-cap-mb", "0.25",
+        ["--ranks", "2", *TEXT, "--layers", "4", "--width", "256", "--batch", "32", "--steps", "10", "--control-steps", "5", "--bucket-cap-mb", "0.25",
          "--trace", "{folder}/{run}.trace"],
         [("overlap", []), ("--no-overlap", ["--no-overlap"])],
         [STEP, EXPOSED, ("saved by overlap (ms)", lambda r: r.summary["hidden_comm_ms"]), ("bucket all-reduces begun", lambda r: str(r.bucket_starts()[0])),

@@ -138,14 +138,18 @@ Json whole_step(const StepEvidence& e) {
           {"control_steps", e.control.steps}};
 }
 
-/// Completes the summary with the time that overlap saves, if control steps have measured it.
+/// Completes the summary with the time that overlap saves. It stays null without control steps, and
+/// if communication takes so little that the noise of computing would drown it.
 void account_hidden(Json& summary) {
   const Json& step = summary["accounting"];
   if (step["slowed_ms"].is_null() || !summary["hidden_comm_ms"].is_null()) return;
+  constexpr double kLeastShare = 0.05;
   const double cost_ms = step["cost_ms"];
-  const double hidden_ms = step["sum_ms"].get<double>() - step["measured_ms"].get<double>();
+  if (cost_ms <= kLeastShare * step["compute_ms"].get<double>()) return;
+  const double saved_ms = step["sum_ms"].get<double>() - step["measured_ms"].get<double>();
+  const double hidden_ms = std::min(saved_ms, cost_ms);  // more was never spent on communication
   summary["hidden_comm_ms"] = hidden_ms;
-  summary["hidden_fraction"] = cost_ms > 0 ? hidden_ms / cost_ms : 0.0;
+  summary["hidden_fraction"] = hidden_ms / cost_ms;
 }
 
 /// When each was final, in that order.

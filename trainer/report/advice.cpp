@@ -128,7 +128,9 @@ std::string apart_from_buckets(const Observed& o, const Totals& t) {
     return fmt::format("data-bound: {} of a step of {} wait for samples", ms(o.data_wait_ms),
                        ms(o.step_ms));
   }
-  if (o.slowed_ms > 0.05 * o.step_ms && o.slowed_ms > o.exposed_ms) {
+  // Computing that is slowed by more than all communication takes is slowed by something else.
+  if (o.overlap && o.slowed_ms > 0.05 * o.step_ms && o.slowed_ms > o.exposed_ms &&
+      o.slowed_ms < t.cost_ms) {
     return fmt::format(
         "contention: communication slows computing by {} a step, from {} to {}: they share cores "
         "or memory bandwidth",

@@ -56,8 +56,8 @@ struct Observed {
 /// The first that holds:
 ///   one rank          nothing is communicated
 ///   data-bound        more than 20 % of the step waits for samples
-///   contention        communication slows computing by more than 5 % of the step, and by more than the
-///                     step waits for communication
+///   contention        communication slows computing by more than 5 % of the step, by more than the
+///                     step waits for communication, and by less than communication takes alone
 ///   compute-bound     less than 5 % of the step waits for communication
 ///   straggler         a rank is last in 70 % of the steps or more, and by half the wait or more
 ///   uneven            ranks come as far apart, but not always the same one last

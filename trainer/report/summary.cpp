@@ -156,8 +156,9 @@ Json summarize(const RunFacts& facts, const Report& report, const std::vector<ui
   const BytesFormula formula = bytes_formula(facts);
   const double comm_ms = report.median_of(&StepTimes::comm_ms);
   const double exposed_ms = report.median_of(&StepTimes::exposed_comm_ms);
-  // What is hidden only control steps can tell (accounting.hpp).
-  const bool hides = comm_ms > 0 && !facts.options.no_overlap && facts.options.strategy != "dp";
+  // Only control steps can tell how much is hidden (accounting.hpp).
+  const bool hides =
+      facts.ranks > 1 && comm_ms > 0 && !facts.options.no_overlap && facts.options.strategy != "dp";
   const Json hidden = hides ? Json() : Json(0.0);
   const double samples_per_s = report.median_samples_per_s();
   Json summary = {{"ranks", facts.ranks},

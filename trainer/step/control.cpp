@@ -70,11 +70,18 @@ std::vector<std::vector<T>> copy_buffers(DistributedDataParallel& ddp) {
 
 }  // namespace
 
-uint64_t control_steps_of(const TrainOptions& options, int ranks) {
-  constexpr uint64_t kMost = 5, kShare = 10;
+uint64_t control_steps_of(const TrainOptions& options, uint64_t samples, int ranks) {
+  constexpr uint64_t kLeast = 3, kMost = 10, kShare = 10;
   if (options.control_steps) return *options.control_steps;
-  if (ranks == 1 || options.strategy == "dp") return 0;
-  return options.steps == 0 ? kMost : std::min(options.steps / kShare, kMost);
+  if (ranks == 1 || options.strategy == "dp" || options.layer_drop > 0) return 0;
+  uint64_t steps = options.steps;
+  if (steps == 0) {
+    if (options.data_by_rank()) return kLeast;  // every rank has other samples
+    steps =
+        options.epochs * samples / (options.batch * options.accum * static_cast<uint64_t>(ranks));
+  }
+  // By chance fewer passes differ by more than overlap saves.
+  return steps < kLeast * kShare ? 0 : std::min(steps / kShare, kMost);
 }
 
 Result<ControlTimes> control_rounds(uint64_t steps, const std::function<Result<double>()>& compute,
@@ -87,7 +94,10 @@ Result<ControlTimes> control_rounds(uint64_t steps, const std::function<Result<d
     pass_ms.push_back(alone);
     cost_ms.push_back(reduced);
   }
-  return ControlTimes{.steps = steps, .pass_ms = median(pass_ms), .cost_ms = median(cost_ms)};
+  // Communication takes a few milliseconds, so one interruption would double it.
+  return ControlTimes{.steps = steps,
+                      .pass_ms = median(pass_ms),
+                      .cost_ms = *std::min_element(cost_ms.begin(), cost_ms.end())};
 }
 
 Result<std::unique_ptr<Loader>> open_control_loader(const TrainOptions& options,

@@ -35,12 +35,13 @@ struct ControlParts {
 template <class T>
 Result<ControlTimes> control_run(const ControlParts<T>& parts);
 
-/// How many passes of each kind a run makes where the command line does not say: a tenth of its steps, 5
-/// at most, and none of what communicates nothing or overlaps nothing.
-uint64_t control_steps_of(const TrainOptions& options, int ranks);
+/// How many passes of each kind a run makes. The default is a tenth of its steps and at most 10. Runs
+/// of fewer than 30 steps make none, nor do runs whose steps differ (--layer-drop) or overlap nothing
+/// (one rank, --strategy dp). `samples`: of the data.
+uint64_t control_steps_of(const TrainOptions& options, uint64_t samples, int ranks);
 
-/// What this has in common with the control run of a device (device_control.hpp): the order of its
-/// passes, both of which return milliseconds; their batch; and when they report gradients.
+/// Runs both kinds of passes by turns. Each returns its milliseconds. Shared with the control run of a
+/// device (device_control.hpp).
 Result<ControlTimes> control_rounds(uint64_t steps, const std::function<Result<double>()>& compute,
                                     const std::function<Result<double>()>& compute_then_reduce);
 

@@ -91,8 +91,7 @@ class PacedSender final : public Sender {
     return slot_ = inner_.try_acquire(bytes + kTrailer);
   }
   bool try_publish(size_t bytes, uint64_t tag) override {
-    // A message that the inner transport refuses keeps its place on the wire: it is sent once,
-    // however often it is tried.
+    // A message is put on the wire once, even if the inner transport refuses it several times.
     if (due_ == 0) due_ = wires_.send(wires_.own(), bytes);
     std::memcpy(slot_ + bytes, &due_, kTrailer);
     if (!inner_.try_publish(bytes + kTrailer, tag)) return false;
@@ -174,9 +173,9 @@ class PacedTransport final : public Transport {
     return inner_->resolve(peer, reference, bytes);
   }
 
-  // The bytes were copied at once. What announces them is delayed until they would have arrived:
-  // those that this rank wrote come with its next signal, and it has those that it read before it
-  // can announce anything about them.
+  // The bytes were copied at once, so the signals that announce them have to wait. Bytes that this
+  // rank wrote arrive with its next signal. Bytes that it read arrive here first, and then its
+  // signal needs the latency as well.
   int64_t carry(int channel, int sender, size_t bytes) override {
     const int64_t arrives = wires_.send(sender, bytes);
     const bool wrote = sender == wires_.own();
@@ -186,7 +185,7 @@ class PacedTransport final : public Transport {
   }
 
   void signal(int channel, uint64_t value) override {
-    // Never earlier than that of the signal before: a peer may see both by the later one's time.
+    // Signals arrive in the order in which they were raised.
     int64_t& due = carried_[static_cast<size_t>(channel)];
     due = std::max(now_ns() + wires_.latency_ns(), due);
     // Relaxed: signal() releases it, with the value that it belongs to.
@@ -196,17 +195,8 @@ class PacedTransport final : public Transport {
 
   uint64_t seen(int channel, int peer) override {
     Signal& signal = signal_of(channel, peer);
-    if (signal.due_ns == 0) {
-      signal.coming = inner_->seen(channel, peer);
-      if (signal.coming == signal.visible) return signal.visible;
-      // Relaxed: seen() has acquired it. If the peer has signalled again since, its later time is
-      // taken for both.
-      signal.due_ns = wires_.due(peer, channel).load(std::memory_order_relaxed);
-    }
-    if (now_ns() >= signal.due_ns) {
-      signal.visible = signal.coming;
-      signal.due_ns = 0;
-    }
+    // If the first signal has arrived, a second one may have been raised after it.
+    if (await_next(&signal, channel, peer)) await_next(&signal, channel, peer);
     return signal.visible;
   }
   int64_t signal_ready_at_ns(int channel, int peer) const override {
@@ -220,6 +210,20 @@ class PacedTransport final : public Transport {
     uint64_t coming = 0;  // becomes visible at due_ns
     int64_t due_ns = 0;   // 0: nothing is known to be on its way
   };
+  /// Looks for a signal on its way and makes it visible once it is due. Returns whether it did.
+  bool await_next(Signal* signal, int channel, int peer) {
+    if (signal->due_ns == 0) {
+      signal->coming = inner_->seen(channel, peer);
+      if (signal->coming == signal->visible) return false;
+      // Relaxed: seen() has acquired it. If the peer has signalled again since, its later time is
+      // taken for both.
+      signal->due_ns = wires_.due(peer, channel).load(std::memory_order_relaxed);
+    }
+    if (now_ns() < signal->due_ns) return false;
+    signal->visible = signal->coming;
+    signal->due_ns = 0;
+    return true;
+  }
   size_t index(int channel, int peer) const {
     return static_cast<size_t>(peer) * static_cast<size_t>(wires_.channels()) +
            static_cast<size_t>(channel);
@@ -230,7 +234,8 @@ class PacedTransport final : public Transport {
   const std::unique_ptr<Transport> inner_;
   WireSet wires_;
   std::vector<Signal> signals_;
-  std::vector<int64_t> carried_;  // by channel: before when its next signal must not be seen
+  std::vector<int64_t>
+      carried_;       // by channel: when the bytes arrive that its next signal announces
   std::mutex mutex_;  // of the two maps: several threads make links, each on its first use
   std::map<std::pair<int, int>, PacedSender> senders_;
   std::map<std::pair<int, int>, PacedReceiver> receivers_;

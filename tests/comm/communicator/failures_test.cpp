@@ -360,6 +360,19 @@ TEST_CASE("bytes that a pace delays for longer than the deadline are no stall") 
   });
 }
 
+TEST_CASE("nor does a rank stall that waits for one whose bytes a pace delays") {
+  Config config = with(&Config::pace, "1MB/s,1us");
+  config.timeout = 200ms;
+  run_ok(How::kForks, 3, config, [](Communicator& comm) {
+    const size_t count = 150'000;  // rank 0 waits 0.6 s for what it reads, and the others for it
+    Buffer in(4 * count, true), out(12 * count, true);
+    expect_ok(comm.gather(in.data(), out.data(), count, kFloat, 0,
+                          {.algorithm = Algorithm::kTwoShotDirect}),
+              "gather");
+    expect_ok(comm.barrier(), "barrier");
+  });
+}
+
 TEST_CASE("slow is not dead: neither is who waits while others pass something on now and then") {
   Config config =
       with(&Config::pace, "1GB/s,150ms");  // rank 7 hears of the root after seven times as long
