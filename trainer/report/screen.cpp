@@ -69,7 +69,7 @@ std::string times(const Json& s) {
       fmt::format("step  {:>9} ms: compute {}, exposed {}, other waits {}, data {}\n",
                   ms_text(s, "step_ms"), ms_text(s, "compute_ms"), ms_text(s, "exposed_comm_ms"),
                   ms_text(s, "other_wait_ms"), ms_text(s, "data_wait_ms"));
-  std::string hidden = measured ? "too little to tell" : "not measured (--control-steps)";
+  std::string hidden = measured ? "too little to tell" : "not measured";
   if (!s["hidden_comm_ms"].is_null()) {
     hidden = fmt::format("{} ({:.0f} %)", ms_text(s, "hidden_comm_ms"),
                          100 * number(s, "hidden_fraction"));
