@@ -181,12 +181,12 @@ Work Communicator::broadcast_async(const void* in, void* out, size_t count, Data
   return start<broadcast_request>(*impl_, options, in, out, count, type, root);
 }
 
-Status Communicator::reduce(const void* in, void* out, size_t count, DataType type, int root,
-                            ReduceOp op, const CallOptions& options) {
+Status Communicator::reduce(const void* in, void* out, size_t count, DataType type, ReduceOp op,
+                            int root, const CallOptions& options) {
   return run<reduce_request>(*impl_, options, in, out, count, type, root, op);
 }
-Work Communicator::reduce_async(const void* in, void* out, size_t count, DataType type, int root,
-                                ReduceOp op, const CallOptions& options) {
+Work Communicator::reduce_async(const void* in, void* out, size_t count, DataType type, ReduceOp op,
+                                int root, const CallOptions& options) {
   return start<reduce_request>(*impl_, options, in, out, count, type, root, op);
 }
 

@@ -92,8 +92,8 @@ class Communicator::Impl {
   /// A call that nothing has come of yet fails, and so does the group that it is in. The
   /// communicator goes on.
   Status refuse_call(const Status& why);
-  Status register_memory(void* pointer, size_t bytes);
-  Status unregister_memory(void* pointer);
+  Status register_device_memory(void* pointer, size_t bytes);
+  Status unregister_device_memory(void* pointer);
   Status group_start();
   Status group_end();
   Status group_abandon(const std::string& reason);

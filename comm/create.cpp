@@ -242,7 +242,7 @@ Status Communicator::Impl::set_up_device() {
   device::DeviceSettings setup = {
       .device = config_.device,
       .channels = config_.channels,
-      .most_channels = config_.most_channels,
+      .max_channels = config_.max_channels,
       .slots = static_cast<uint32_t>(config_.slots),
       .slot_bytes = config_.slot_bytes,
       .links = {},

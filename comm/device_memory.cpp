@@ -72,7 +72,7 @@ Status device_free(void* pointer) {
       if (device::is_registered(it->first, it->second.bytes)) {
         return refuse(
             fmt::format("device_free: {} bytes at {} are still registered with a "
-                        "communicator: call its unregister_memory() on every rank first",
+                        "communicator: call its unregister_device_memory() on every rank first",
                         it->second.bytes, pointer));
       }
       found = it->second;
@@ -93,22 +93,25 @@ Result<std::vector<Part>> Communicator::Impl::gather_parts(const Part& own) {
   return all;
 }
 
-Status Communicator::Impl::register_memory(void* pointer, size_t bytes) {
+Status Communicator::Impl::register_device_memory(void* pointer, size_t bytes) {
   RONDO_TRY(check_process());
   if (!device_) {
     return refuse(
-        "register_memory: this communicator is not on a device; rondo::register_memory() makes "
+        "register_device_memory: this communicator is not on a device; rondo::register_memory() "
+        "makes "
         "host "
         "memory library memory, for every communicator");
   }
-  if (group_) return refuse("register_memory inside a group: call group_end first");
+  if (group_) return refuse("register_device_memory inside a group: call group_end first");
   if (device_->hosts().hosts() > 1) {
-    return {Code::kUnavailable,
-            "register_memory: the ranks are on several hosts, so operations go through slots"};
+    return {
+        Code::kUnavailable,
+        "register_device_memory: the ranks are on several hosts, so operations go through slots"};
   }
   if (!device_->can_register()) {
     return {Code::kUnavailable,
-            "register_memory: the ranks' GPUs have no access to each other: operations go through "
+            "register_device_memory: the ranks' GPUs have no access to each other: operations go "
+            "through "
             "slots in host memory"};
   }
   device::Registrations& registrations = device_->registrations();
@@ -136,19 +139,19 @@ Status Communicator::Impl::register_memory(void* pointer, size_t bytes) {
   return {};
 }
 
-Status Communicator::Impl::unregister_memory(void* pointer) {
+Status Communicator::Impl::unregister_device_memory(void* pointer) {
   RONDO_TRY(check_process());
-  if (!device_) return refuse("unregister_memory: this communicator is not on a device");
-  if (group_) return refuse("unregister_memory inside a group: call group_end first");
+  if (!device_) return refuse("unregister_device_memory: this communicator is not on a device");
+  if (group_) return refuse("unregister_device_memory inside a group: call group_end first");
   return device_->registrations().remove(pointer);
 }
 
-Status Communicator::register_memory(void* pointer, size_t bytes) {
-  return impl_->guarded([&] { return impl_->register_memory(pointer, bytes); });
+Status Communicator::register_device_memory(void* pointer, size_t bytes) {
+  return impl_->guarded([&] { return impl_->register_device_memory(pointer, bytes); });
 }
 
-Status Communicator::unregister_memory(void* pointer) {
-  return impl_->guarded([&] { return impl_->unregister_memory(pointer); });
+Status Communicator::unregister_device_memory(void* pointer) {
+  return impl_->guarded([&] { return impl_->unregister_device_memory(pointer); });
 }
 
 }  // namespace rondo

@@ -144,16 +144,16 @@ void Plans::choose_kernel(const Shape& shape, Prepared& prepared) const {
                      call.type == DataType::kBool && form_of(call.collective).reduces;
   // A sum that may wrap is divided like any other, but the kernel of an average does not wrap.
   const bool wraps = call.op == ReduceOp::kAvg && limits_.wrapping_averages;
-  prepared.op = alone ? ReduceOp::kScaledSum : wraps ? ReduceOp::kSum : call.op;
+  prepared.op = alone ? ReduceOp::kMulSum : wraps ? ReduceOp::kSum : call.op;
   prepared.function = kernels::move_function(call.type, prepared.op);
-  prepared.scaled = prepared.op == ReduceOp::kScaledSum;
+  prepared.scaled = prepared.op == ReduceOp::kMulSum;
   prepared.divisor = call.op == ReduceOp::kAvg ? static_cast<uint32_t>(limits_.ranks) : 1;
   prepared.identity = kernels::identity_bits(call.type, call.op);
 }
 
 // A rank folds its own input as it is, and others' as they were rounded.
 Status Plans::check_scaling(const board::Call& call) const {
-  if (call.op != ReduceOp::kScaledSum) return {};
+  if (call.op != ReduceOp::kMulSum) return {};
   if (!can_scale(call.type, call.algorithm)) {
     return {Code::kUnavailable,
             fmt::format("there is no scaled sum of {} by {}: a rank folds its own input as it "
@@ -180,7 +180,7 @@ Algorithm Plans::forced_algorithm(const board::Call& call) const {
       algorithms::find(call.collective, forced) != nullptr &&
       algorithms::refusal_on(forced, *hosts_) == nullptr && in_allowed_order(call, forced) &&
       (!algorithms::traits_of(forced).needs.publish || limits_.available.publish) &&
-      (call.op != ReduceOp::kScaledSum || can_scale(call.type, forced));
+      (call.op != ReduceOp::kMulSum || can_scale(call.type, forced));
   return possible ? forced : Algorithm::kAuto;
 }
 
@@ -298,7 +298,7 @@ Algorithm Plans::cheapest(const Shape& shape, bool references, bool process_copy
   available.process_copy = available.process_copy && process_copy;
   available.type = call.type;
   available.hosts = hosts_.get();
-  if (call.op == ReduceOp::kScaledSum) available.scaled = call.type;
+  if (call.op == ReduceOp::kMulSum) available.scaled = call.type;
   available.rank_order_only = available.rank_order_only || averages_exactly(call);
   // As if in place: whether a rank's buffers are is its own affair, and ranks must choose alike.
   const bool in_place = call.collective != Collective::kAllToAllV;  // which never is

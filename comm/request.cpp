@@ -192,7 +192,7 @@ bool holds_factor(DataType type, double factor) {
 }
 
 Status check_factor(const Request& r, double factor) {
-  if (r.op != ReduceOp::kScaledSum || !form_of(r.collective).reduces) {
+  if (r.op != ReduceOp::kMulSum || !form_of(r.collective).reduces) {
     if (factor == 1) return {};
     return refuse(
         fmt::format("{}: a factor of {} is for the scaled sum (mulsum) only", word(r), factor));

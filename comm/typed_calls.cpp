@@ -174,16 +174,16 @@ Work Communicator::broadcast_async(InSpan in, OutSpan out, int root, const CallO
   });
 }
 
-Status Communicator::reduce(InSpan in, OutSpan out, int root, ReduceOp op,
+Status Communicator::reduce(InSpan in, OutSpan out, ReduceOp op, int root,
                             const CallOptions& options) {
   return run_typed(*impl_, {C::kReduce, in, out, root}, [&](size_t n, DataType t) {
-    return reduce(in.data(), out.data(), n, t, root, op, options);
+    return reduce(in.data(), out.data(), n, t, op, root, options);
   });
 }
-Work Communicator::reduce_async(InSpan in, OutSpan out, int root, ReduceOp op,
+Work Communicator::reduce_async(InSpan in, OutSpan out, ReduceOp op, int root,
                                 const CallOptions& options) {
   return start_typed(*impl_, {C::kReduce, in, out, root}, [&](size_t n, DataType t) {
-    return reduce_async(in.data(), out.data(), n, t, root, op, options);
+    return reduce_async(in.data(), out.data(), n, t, op, root, options);
   });
 }
 

@@ -311,15 +311,11 @@ constexpr MoveFunction entry() {
 /// Kernel<E, Op>::move for one type and every operator, in ReduceOp's order.
 template <template <class, class> class Kernel, DataType kType>
 inline constexpr std::array<MoveFunction, kReduceOps> kByOperator = {
-    entry<Kernel, kType, ReduceOp::kSum, Sum>(),
-    entry<Kernel, kType, ReduceOp::kProd, Prod>(),
-    entry<Kernel, kType, ReduceOp::kMin, Min>(),
-    entry<Kernel, kType, ReduceOp::kMax, Max>(),
-    entry<Kernel, kType, ReduceOp::kAvg, Avg>(),
-    entry<Kernel, kType, ReduceOp::kBand, BitAnd>(),
-    entry<Kernel, kType, ReduceOp::kBor, BitOr>(),
-    entry<Kernel, kType, ReduceOp::kBxor, BitXor>(),
-    entry<Kernel, kType, ReduceOp::kScaledSum, Sum>()};  // the factors are in the Move
+    entry<Kernel, kType, ReduceOp::kSum, Sum>(),   entry<Kernel, kType, ReduceOp::kProd, Prod>(),
+    entry<Kernel, kType, ReduceOp::kMin, Min>(),   entry<Kernel, kType, ReduceOp::kMax, Max>(),
+    entry<Kernel, kType, ReduceOp::kAvg, Avg>(),   entry<Kernel, kType, ReduceOp::kBand, BitAnd>(),
+    entry<Kernel, kType, ReduceOp::kBor, BitOr>(), entry<Kernel, kType, ReduceOp::kBxor, BitXor>(),
+    entry<Kernel, kType, ReduceOp::kMulSum, Sum>()};  // the factors are in the Move
 
 /// Kernel<E, Op>::move for one of the types listed; null for any other, and where supports() is
 /// false.

@@ -30,7 +30,7 @@ struct Move {
   // How many destinations, the first ones, are written around the cache: large results, and slots
   // where that is cheaper. Ends with a store fence if it did so (not for a few hundred bytes).
   uint32_t nontemporal;
-  // For kSum and kScaledSum, otherwise null: sources[s] is first multiplied by the value
+  // For kSum and kMulSum, otherwise null: sources[s] is first multiplied by the value
   // nearest to factors[s] in the type of the fold. Integers: the factor loses its fraction and
   // wraps, as the product does; one outside [-2^63, 2^64) counts as 0. Bools: by factor != 0. Null:
   // no multiplication, at no cost.

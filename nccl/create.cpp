@@ -34,7 +34,7 @@ Result<std::optional<Communicator>> meet(const IdMeeting& meeting) {
   config.unique_id = meeting.id;
   config.device = meeting.device;
   config.bootstrap_timeout = meeting.patience;
-  config.most_channels = meeting.most_channels;
+  config.max_channels = meeting.max_channels;
   config.wrapping_averages = true;  // as NCCL's
   return std::optional<Communicator>(RONDO_TRY(Communicator::create(config)));
 }
@@ -70,7 +70,7 @@ Result<CommCreation> init(const char* call, const ncclComm_t* into, const IdMeet
   }
   auto comm = std::make_shared<ncclComm>(meeting.device, settings.blocking);
   IdMeeting settled = meeting;
-  settled.most_channels = settings.most_channels;
+  settled.max_channels = settings.max_channels;
   return CommCreation{std::move(comm), nullptr, [settled] { return meet(settled); }};
 }
 

@@ -20,7 +20,7 @@ struct IdMeeting {
   std::string id;  // of rondo::make_unique_id()
   int rank, size, device;
   std::chrono::seconds patience = kPatience;
-  int most_channels = 0;  // Config's
+  int max_channels = 0;  // Config's
 };
 
 /// Meets the other ranks. Blocks.

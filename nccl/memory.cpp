@@ -51,7 +51,7 @@ bool move(void* buffer, size_t bytes) {
 Result<bool> register_with_ranks(const char* call, ncclComm& comm, void* buffer, size_t bytes) {
   if (comm.device < 0 || in_group()) return false;
   const Status status =
-      comm.use(call, [&](Communicator& c) { return c.register_memory(buffer, bytes); });
+      comm.use(call, [&](Communicator& c) { return c.register_device_memory(buffer, bytes); });
   if (status.ok()) return true;
   RONDO_TRY(comm.failure());
   log(LogLevel::kInfo, std::string(call) + ": " + status.message());
@@ -91,7 +91,7 @@ Status remove(const char* call, ncclComm_t comm, void* handle) {
   if (it.with_ranks) {
     if (const auto there = find(comm, call); there.ok()) {
       return (*there)->use_if_there(
-          [&](Communicator& c) { return c.unregister_memory(it.buffer); });
+          [&](Communicator& c) { return c.unregister_device_memory(it.buffer); });
     }
     return {};
   }
@@ -129,7 +129,7 @@ ncclResult_t ncclMemFree(void* pointer) {
     if (!RONDO_TRY(host_memory())) return driver::free(pointer);
     if (!rondo::is_library_memory(pointer, 1))
       return refuse("ncclMemFree: not a pointer of ncclMemAlloc");
-    rondo::free(pointer);
+    rondo::dealloc(pointer);
     return {};
   });
 }

@@ -19,7 +19,7 @@ Status call(Communicator& on, const NcclCall& o) {
     case Collective::kReduceScatter:
       return on.reduce_scatter(o.in, o.out, o.count, o.type, o.op, o.options);
     case Collective::kReduce:
-      return on.reduce(o.in, o.out, o.count, o.type, o.root, o.op, o.options);
+      return on.reduce(o.in, o.out, o.count, o.type, o.op, o.root, o.options);
     case Collective::kBroadcast:
       return on.broadcast(o.in, o.out, o.count, o.type, o.root, o.options);
     case Collective::kAllGather:
@@ -47,7 +47,7 @@ Work start(Communicator& on, const NcclCall& o) {
     case Collective::kReduceScatter:
       return on.reduce_scatter_async(o.in, o.out, o.count, o.type, o.op, o.options);
     case Collective::kReduce:
-      return on.reduce_async(o.in, o.out, o.count, o.type, o.root, o.op, o.options);
+      return on.reduce_async(o.in, o.out, o.count, o.type, o.op, o.root, o.options);
     case Collective::kBroadcast:
       return on.broadcast_async(o.in, o.out, o.count, o.type, o.root, o.options);
     case Collective::kAllGather:

@@ -119,7 +119,7 @@ Result<ReadOperator> read_operator(ncclRedOp_t op, DataType type, ncclComm& comm
       RONDO_TRY(comm.reader->read(bytes, found->device_scalar, size_of(type), stream));
     found->factor = RONDO_TRY(decode_factor(bytes, type));
   }
-  return ReadOperator{ReduceOp::kScaledSum, found->factor};
+  return ReadOperator{ReduceOp::kMulSum, found->factor};
 }
 
 }  // namespace rondo::nccl

@@ -66,7 +66,7 @@ Result<CommSettings> read_config(const ncclConfig_t* config, const CommSettings&
   CommSettings read = inherited;
   if (it.blocking != NCCL_CONFIG_UNDEF_INT) read.blocking = it.blocking == 1;
   if (it.maxCTAs != NCCL_CONFIG_UNDEF_INT) {
-    read.most_channels = std::min(it.maxCTAs, kMostCtas);
+    read.max_channels = std::min(it.maxCTAs, kMostCtas);
   }
   const bool has_name = config->size >= offsetof(ncclConfig_t, commName) + sizeof it.commName;
   if (has_name && it.commName != nullptr) read.name = it.commName;

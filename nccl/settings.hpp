@@ -10,8 +10,8 @@ namespace rondo::nccl {
 /// What rondo uses of an ncclConfig_t; the rest concerns NCCL's own means, and is only checked.
 struct CommSettings {
   bool blocking = true;
-  std::string name;       // of a part, for errors and rondo-status; rondo names others itself
-  int most_channels = 0;  // Config's: maxCTAs
+  std::string name;      // of a part, for errors and rondo-status; rondo names others itself
+  int max_channels = 0;  // Config's: maxCTAs
 };
 
 /// Reads the part that the caller's version has. Null: `inherited`.

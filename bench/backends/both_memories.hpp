@@ -25,8 +25,8 @@ class BothMemories {
   ~BothMemories() {
     std::free(plain_.in);
     std::free(plain_.out);
-    rondo::free(library_.in);
-    rondo::free(library_.out);
+    rondo::dealloc(library_.in);
+    rondo::dealloc(library_.out);
   }
   BothMemories(const BothMemories&) = delete;
   BothMemories& operator=(const BothMemories&) = delete;

@@ -88,7 +88,7 @@ class NcclBackend final : public Backend {
     if (!type_of(shape.type)) {
       return {Code::kUnavailable, "NCCL has no type for " + std::string(rondo::name(shape.type))};
     }
-    if (reduces(shape.collective) && shape.op == ReduceOp::kScaledSum) {
+    if (reduces(shape.collective) && shape.op == ReduceOp::kMulSum) {
       return {Code::kUnavailable,
               "NCCL's scaled sums, operators made for a factor, are not measured"};
     }

@@ -22,7 +22,8 @@ class Rondo final : public RondoBackend {
   /// Whether library memory is possible on these devices: afterwards only lack of it is an obstacle.
   Status check_registration() {
     if (!cuda_ || !options_.library_memory || staging_ == nullptr) return {};
-    const Status status = communicator_.register_memory(cuda_->twin(staging_), kStagingBytes);
+    const Status status =
+        communicator_.register_device_memory(cuda_->twin(staging_), kStagingBytes);
     if (!status.ok()) return {status.code(), "--memory library: " + status.message()};
     unregister(staging_);
     return {};
@@ -161,7 +162,7 @@ class Rondo final : public RondoBackend {
       if (options_.library_memory) unregister(memory);
       cuda_->release(memory);
     } else if (options_.library_memory) {
-      rondo::free(memory);
+      rondo::dealloc(memory);
     } else {
       Backend::release(memory);
     }
@@ -177,13 +178,13 @@ class Rondo final : public RondoBackend {
   /// registered, all get null.
   void* registered(void* memory, size_t bytes) {
     std::byte* const there = memory != nullptr ? cuda_->twin(memory) : nullptr;
-    if (communicator_.register_memory(there, bytes).ok()) return memory;
+    if (communicator_.register_device_memory(there, bytes).ok()) return memory;
     cuda_->release(memory);
     return nullptr;
   }
   /// What fails here has failed before, and been reported.
   void unregister(const void* memory) {
-    (void)communicator_.unregister_memory(cuda_->twin(memory));
+    (void)communicator_.unregister_device_memory(cuda_->twin(memory));
     taken_ = true;
     (void)meet_on_host();  // no peer maps it any more
   }
@@ -256,7 +257,7 @@ class Rondo final : public RondoBackend {
   Status call(const BackendCall& operation) {
     const CallShape& shape = operation.shape;
     if (shape.collective == kSendRecv) return send_recv(operation);
-    const bool scaled = reduces(shape.collective) && shape.op == ReduceOp::kScaledSum;
+    const bool scaled = reduces(shape.collective) && shape.op == ReduceOp::kMulSum;
     CallOptions call = on_stream();
     call.algorithm = operation.measured ? options_.algorithm : Algorithm::kAuto;
     call.factor = scaled ? kFactor : 1;
@@ -277,8 +278,8 @@ class Rondo final : public RondoBackend {
         return communicator_.broadcast(operation.in, operation.out, shape.count, shape.type,
                                        shape.root, call);
       case Collective::kReduce:
-        return communicator_.reduce(operation.in, operation.out, shape.count, shape.type,
-                                    shape.root, shape.op, call);
+        return communicator_.reduce(operation.in, operation.out, shape.count, shape.type, shape.op,
+                                    shape.root, call);
       case Collective::kGather:
         return communicator_.gather(operation.in, operation.out, shape.count, shape.type,
                                     shape.root, call);

@@ -138,7 +138,7 @@ Pattern::Pattern(const CallShape& shape, int ranks)
   }
   const uint64_t limit = exact_limit(shape.type);
   const auto n = static_cast<uint64_t>(ranks);
-  const bool scaled = shape.op == ReduceOp::kScaledSum;
+  const bool scaled = shape.op == ReduceOp::kMulSum;
   const bool sums = reduces(shape.collective) &&
                     (shape.op == ReduceOp::kSum || shape.op == ReduceOp::kAvg || scaled);
   range_ = limit;
@@ -192,7 +192,7 @@ uint64_t Pattern::reduced(uint64_t index, int ranks) const {
     switch (shape_.op) {
       case ReduceOp::kSum:
       case ReduceOp::kAvg:
-      case ReduceOp::kScaledSum:
+      case ReduceOp::kMulSum:
         result += value;
         break;
       case ReduceOp::kProd:
@@ -216,7 +216,7 @@ uint64_t Pattern::reduced(uint64_t index, int ranks) const {
     }
   }
   if (shape_.type == DataType::kBool) return result != 0 ? 1 : 0;
-  if (shape_.op == ReduceOp::kScaledSum) return result * static_cast<uint64_t>(kFactor);
+  if (shape_.op == ReduceOp::kMulSum) return result * static_cast<uint64_t>(kFactor);
   if (shape_.op != ReduceOp::kAvg) return result;
   return result / static_cast<uint64_t>(ranks_);
 }

@@ -61,7 +61,7 @@ uint64_t Call::hash() const {
 
 std::string Call::to_string(bool with_layout) const {
   if (is_split) {
-    return type == DataType::kUint8    ? "register_memory"
+    return type == DataType::kUint8    ? "register_device_memory"
            : type == DataType::kUint32 ? "duplicate"
                                        : "split";
   }

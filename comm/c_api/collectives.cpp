@@ -40,10 +40,10 @@ rondo_code rondo_broadcast(rondo_communicator* communicator, const void* in, voi
 }
 
 rondo_code rondo_reduce(rondo_communicator* communicator, const void* in, void* out, size_t count,
-                        rondo_data_type type, int32_t root, rondo_reduce_op op,
+                        rondo_data_type type, rondo_reduce_op op, int32_t root,
                         const rondo_call_options* options) {
   return run({communicator, options, type, op}, [&](Communicator& c, const Arguments& a) {
-    return c.reduce(in, out, count, a.type, root, a.op, a.options);
+    return c.reduce(in, out, count, a.type, a.op, root, a.options);
   });
 }
 
@@ -171,10 +171,10 @@ rondo_code rondo_broadcast_async(rondo_communicator* communicator, const void* i
 }
 
 rondo_code rondo_reduce_async(rondo_communicator* communicator, const void* in, void* out,
-                              size_t count, rondo_data_type type, int32_t root, rondo_reduce_op op,
+                              size_t count, rondo_data_type type, rondo_reduce_op op, int32_t root,
                               const rondo_call_options* options, rondo_work** work) {
   return start({communicator, options, type, op}, work, [&](Communicator& c, const Arguments& a) {
-    return c.reduce_async(in, out, count, a.type, root, a.op, a.options);
+    return c.reduce_async(in, out, count, a.type, a.op, root, a.options);
   });
 }
 

@@ -61,7 +61,7 @@ Status read_config(const rondo_config* given, Config& config) {
   config.timeout = std::chrono::milliseconds(c.timeout_ms);
   config.bootstrap_timeout = std::chrono::milliseconds(c.bootstrap_timeout_ms);
   config.channels = c.channels;
-  config.most_channels = c.most_channels;
+  config.max_channels = c.max_channels;
   config.slots = c.slots;
   config.slot_bytes = c.slot_bytes;
   config.pace = text(c.pace);
@@ -366,7 +366,7 @@ void* rondo_alloc(size_t bytes) {
   return memory;
 }
 
-void rondo_free(void* pointer) { rondo::free(pointer); }
+void rondo_free(void* pointer) { rondo::dealloc(pointer); }
 
 rondo_code rondo_register_memory(void* pointer, size_t bytes) {
   return guarded([&] { return rondo::register_memory(pointer, bytes); });
@@ -396,12 +396,12 @@ rondo_code rondo_device_free(void* pointer) {
 rondo_code rondo_register_device_memory(rondo_communicator* communicator, void* pointer,
                                         size_t bytes) {
   return guarded({{communicator, "the communicator"}},
-                 [&] { return communicator->communicator.register_memory(pointer, bytes); });
+                 [&] { return communicator->communicator.register_device_memory(pointer, bytes); });
 }
 
 rondo_code rondo_unregister_device_memory(rondo_communicator* communicator, void* pointer) {
   return guarded({{communicator, "the communicator"}},
-                 [&] { return communicator->communicator.unregister_memory(pointer); });
+                 [&] { return communicator->communicator.unregister_device_memory(pointer); });
 }
 
 rondo_code rondo_set_log_callback(rondo_log_callback callback, void* context) {

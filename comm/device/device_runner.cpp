@@ -240,11 +240,10 @@ Status DeviceRunner::settle(const DeviceSettings& setup, std::span<const DeviceP
                      return each.device != places[0].device;
                    });
   const bool near = far_.empty() && reach_ != Reach::kHost;
-  const int most_channels =
-      setup.most_channels > 0 ? setup.most_channels : tuner::most_channels(near);
+  const int max_channels = setup.max_channels > 0 ? setup.max_channels : tuner::most_channels(near);
   const int channels = setup.channels > 0
                            ? setup.channels
-                           : transport::cuda_ipc::modest_channels(places, at_once, most_channels);
+                           : transport::cuda_ipc::modest_channels(places, at_once, max_channels);
   RONDO_TRY(transport::cuda_ipc::check_residency(places, channels, at_once));
   claim_ = RONDO_TRY(Claim::take(own.device, channels, own.multiprocessors * at_once));
   const auto ranks = static_cast<int>(places.size());

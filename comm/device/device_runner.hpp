@@ -39,8 +39,8 @@ class DeviceWait;
 /// All but `device` is the same on every rank.
 struct DeviceSettings {
   int device;
-  int channels;                             // 0: as many as leave room, up to most_channels
-  int most_channels;                        // 0: tuner::most_channels()
+  int channels;                             // 0: as many as leave room, up to max_channels
+  int max_channels;                         // 0: tuner::most_channels()
   uint32_t slots;                           // 0: the profile's
   size_t slot_bytes;                        // likewise
   std::optional<tuner::LinkProfile> links;  // given by a file; else a built-in one

@@ -47,7 +47,7 @@ Status DeviceRunner::explain_slots(const engine::Prepared& prepared) {
                          "other GPUs cannot access"
                        : "is not in registered memory, which ranks of other processes can access";
   const char* const mend = reaches_buffers_ ? "allocate it by cudaMalloc"
-                                            : "register it on every rank (register_memory)";
+                                            : "register it on every rank (register_device_memory)";
   if (prepared.required) {
     return {Code::kUnavailable,
             fmt::format("{} by {} needs buffers that other GPUs can access, and one of rank {}'s "

@@ -65,7 +65,7 @@ Result<DeviceRunner::Copies> DeviceRunner::find_copies(const engine::Operation& 
     return Status(
         Code::kUnavailable,
         fmt::format("{}: rank {}'s {} ({} bytes at {}) is not in registered memory, as "
-                    "copy-engine needs it: register it on every rank (register_memory), or "
+                    "copy-engine needs it: register it on every rank (register_device_memory), or "
                     "leave the algorithm to rondo",
                     prepared.call.to_string(), board_.rank(), fetches_in ? "input" : "output",
                     bytes, fmt::ptr(memory)));

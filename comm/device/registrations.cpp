@@ -63,7 +63,7 @@ Status first_of(const Parts& parts, const OutcomeOf& outcome_of) {
     const RegistrationOutcome& outcome = outcome_of(parts[rank]);
     if (outcome.code == static_cast<int32_t>(Code::kOk)) continue;
     return {static_cast<Code>(outcome.code),
-            fmt::format("register_memory: rank {}: {}", rank,
+            fmt::format("register_device_memory: rank {}: {}", rank,
                         std::string(outcome.why, strnlen(outcome.why, sizeof outcome.why)))};
   }
   return {};
@@ -218,7 +218,7 @@ Result<uint32_t> Registrations::free_place(std::span<const MemoryOffer> offers) 
   }
   return Status(Code::kResourceExhausted,
                 fmt::format("{} registrations have not ended on every rank; more are not possible: "
-                            "end some by unregister_memory()",
+                            "end some by unregister_device_memory()",
                             kMostRegistrations));
 }
 
@@ -403,9 +403,10 @@ Status Registrations::remove(const void* pointer) {
     const auto found = std::find_if(all_.rbegin(), all_.rend(),
                                     [&](const Registered& one) { return one.memory == pointer; });
     if (found == all_.rend()) {
-      return comm::refuse(fmt::format(
-          "unregister_memory: {} is not the beginning of registered memory of this communicator",
-          fmt::ptr(pointer)));
+      return comm::refuse(
+          fmt::format("unregister_device_memory: {} is not the beginning of registered memory of "
+                      "this communicator",
+                      fmt::ptr(pointer)));
     }
     remove_range(found->memory, found->bytes);
     ended_.push_back(std::move(*found));

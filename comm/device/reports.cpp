@@ -155,18 +155,19 @@ Status explain_reports(const ProcessMemory& memory, uint32_t channels, const boa
     case DeviceReport::kMismatch: {
       if (message) return message_mismatch(found);
       if (found.report->awaited == DeviceReport::kMapping) {
-        return {Code::kMismatch,
-                fmt::format("{}: rank {} uses a registration there that has ended on rank {}: all "
-                            "ranks call unregister_memory() at the same place among their calls",
-                            operation(board, found.rank, found.report->sequence),
-                            found.report->peer, found.rank)};
+        return {
+            Code::kMismatch,
+            fmt::format("{}: rank {} uses a registration there that has ended on rank {}: all "
+                        "ranks call unregister_device_memory() at the same place among their calls",
+                        operation(board, found.rank, found.report->sequence), found.report->peer,
+                        found.rank)};
       }
       if (found.report->awaited == DeviceReport::kPlace) return place_mismatch(board, found);
       if (found.report->awaited == DeviceReport::kEnded) {
         return {Code::kMismatch,
                 fmt::format(
                     "{}: rank {} replays a graph with a call by copy-engine, whose registration "
-                    "has ended: capture it again after unregister_memory()",
+                    "has ended: capture it again after unregister_device_memory()",
                     operation(board, found.rank, found.report->sequence), found.rank)};
       }
       const auto call = board.read(found.rank, found.report->sequence);

@@ -116,7 +116,7 @@ struct Operation {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
   int64_t timeout_ns = 0;
-  double factor = 1;                           // kScaledSum only
+  double factor = 1;                           // kMulSum only
   void* stream = nullptr;                      // on a device: where it is enqueued
   std::shared_ptr<Work::State> work;           // asynchronous ones only
   std::shared_ptr<const Prepared> keep_alive;  // of `prepared`; null where the caller keeps it

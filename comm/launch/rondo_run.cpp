@@ -95,7 +95,8 @@ int run_attempts(
 }
 
 struct RunFlags {
-  std::string ranks, bind = "none";
+  std::optional<std::string> ranks, per_host;
+  std::string bind = "none";
   int max_restarts = 0;
   double timeout_s = 0;
   bool standalone = false, no_prefix = false, serve = false, elastic = false;
@@ -119,7 +120,7 @@ std::string check_restarts(const std::string& text) {
 
 void add_host_flags(CLI::App& app, RunFlags& flags) {
   auto* hosts =
-      app.add_option("--hosts", flags.hosts, "a:2,b:2: hosts, and how many ranks of each");
+      app.add_option("--hosts", flags.hosts, "a:2,b:2: hosts, and how many ranks each has at most");
   app.add_option("--hostfile", flags.hostfile, "the same as lines: HOST, HOST:2 or HOST slots=2")
       ->excludes(hosts);
   app.add_option("--agent", flags.agent,
@@ -141,9 +142,12 @@ void add_host_flags(CLI::App& app, RunFlags& flags) {
 void add_flags(CLI::App& app, RunFlags& flags) {
   app.set_version_flag("--version", version_and_abilities,
                        "print the version and what this rondo can use on this machine");
-  app.add_option("-n,--nproc-per-node", flags.ranks,
-                 "number of ranks, or cpu, or gpu: one for each; with --hosts, of each host that "
-                 "has no number of its own");
+  auto* total =
+      app.add_option("-n,--np", flags.ranks, "number of ranks of all hosts together; also -np");
+  app.add_option("--nproc-per-node", flags.per_host,
+                 "number of ranks of each host that has no number of its own; cpu or gpu: one for "
+                 "each CPU or GPU of this host")
+      ->excludes(total);
   app.add_option("--max-restarts", flags.max_restarts,
                  "when a rank fails, start all again, so often")
       ->check(check_restarts);
@@ -214,22 +218,20 @@ std::optional<std::string> read_text(const std::string& path) {
   return text;
 }
 
-/// The hosts of --hosts or --hostfile; empty: this one. Nothing, and a logged reason: a flag is
+/// The value of -n or --nproc-per-node, if given. Nothing, and a logged reason: it is wrong.
+bool read_ranks(const char* flag, const std::optional<std::string>& text,
+                std::optional<int>* ranks) {
+  if (!text) return true;
+  *ranks = count_ranks(*text);
+  if (**ranks >= 1 && **ranks <= rondo::base::kMaxRanks) return true;
+  spdlog::error("{} is \"{}\": it must be from 1 to {}, or cpu, or gpu if there is one", flag,
+                *text, rondo::base::kMaxRanks);
+  return false;
+}
+
+/// The hosts of --hosts or --hostfile as the list has them. Nothing, and a logged reason: it is
 /// wrong.
-std::optional<std::vector<rondo::run::JobHost>> hosts_of(const RunFlags& flags) {
-  const bool here = !flags.hosts && !flags.hostfile;
-  const int given = here || !flags.ranks.empty() ? count_ranks(flags.ranks) : 1;
-  if (here && flags.ranks.empty()) {
-    spdlog::error("-n is missing: the number of ranks; or --hosts a:2,b:2");
-    return std::nullopt;
-  }
-  if (given < 1 || given > rondo::base::kMaxRanks) {
-    spdlog::error("-n is \"{}\": it must be from 1 to {}, or cpu, or gpu where there is one{}",
-                  flags.ranks, rondo::base::kMaxRanks,
-                  flags.ranks == "p" ? "; mpirun's -np is -n here" : "");
-    return std::nullopt;
-  }
-  if (here) return std::vector<rondo::run::JobHost>();
+std::optional<std::vector<rondo::run::JobHost>> listed_hosts(const RunFlags& flags) {
   std::string text;
   if (flags.hostfile) {
     const auto found = read_text(*flags.hostfile);
@@ -240,16 +242,50 @@ std::optional<std::vector<rondo::run::JobHost>> hosts_of(const RunFlags& flags) 
     }
     text = *found;
   }
-  auto hosts = flags.hosts ? rondo::run::parse_hosts(*flags.hosts, given)
-                           : rondo::run::parse_hostfile(text, *flags.hostfile, given);
-  if (!hosts.ok() && flags.hosts) {
+  auto hosts = flags.hosts ? rondo::run::parse_hosts(*flags.hosts)
+                           : rondo::run::parse_hostfile(text, *flags.hostfile);
+  if (hosts.ok()) return *hosts;
+  if (flags.hosts) {
     spdlog::error("--hosts is \"{}\": {}; give HOST or HOST:RANKS, separated by commas",
                   rondo::base::printable(*flags.hosts, 1024), hosts.status().message());
-  } else if (!hosts.ok()) {
+  } else {
     spdlog::error("{}", hosts.status().message());
   }
-  if (!hosts.ok()) return std::nullopt;
-  return *hosts;
+  return std::nullopt;
+}
+
+/// Where the ranks run. Without a list it is one host without a name, this one. Nothing, and a logged reason: a flag is
+/// wrong.
+std::optional<std::vector<rondo::run::JobHost>> hosts_of(const RunFlags& flags) {
+  const bool here = !flags.hosts && !flags.hostfile;
+  rondo::run::JobRanks ranks;
+  if (here && !flags.ranks && !flags.per_host) {
+    spdlog::error("-n is missing: the number of ranks; or --hosts a:2,b:2");
+    return std::nullopt;
+  }
+  if (!read_ranks("-n", flags.ranks, &ranks.total) ||
+      !read_ranks("--nproc-per-node", flags.per_host, &ranks.per_host)) {
+    return std::nullopt;
+  }
+  auto listed = here ? std::vector{rondo::run::JobHost{.name = "", .without = 1}} : listed_hosts(flags);
+  if (!listed) return std::nullopt;
+  auto placed = rondo::run::place_ranks(std::move(*listed), ranks);
+  if (placed.ok()) return *placed;
+  spdlog::error("{}", placed.status().message());
+  return std::nullopt;
+}
+
+/// mpirun's "-np N", which CLI11 would read as "-n p", becomes "-n N". Words of the program, which
+/// begin with the first one that is no flag, stay as they are.
+std::vector<std::string> accept_np(const CLI::App& app, int argc, char** argv) {
+  std::vector<std::string> words(argv + 1, argv + argc);
+  for (size_t i = 0; i < words.size() && words[i].starts_with('-') && words[i] != "--"; ++i) {
+    if (words[i] == "-np") words[i] = "-n";
+    const CLI::Option* const option = app.get_option_no_throw(words[i]);
+    if (option != nullptr && option->get_items_expected_max() > 0) ++i;  // its value
+  }
+  std::reverse(words.begin(), words.end());  // as CLI::App::parse() takes them
+  return words;
 }
 
 int start(const RunFlags& flags, const std::vector<rondo::run::JobHost>& hosts, int ranks,
@@ -316,7 +352,7 @@ int main(int argc, char** argv) try {
   RunFlags flags;
   add_flags(app, flags);
   try {
-    app.parse(argc, argv);
+    app.parse(accept_np(app, argc, argv));
   } catch (const CLI::ParseError& error) {
     if (app.exit(error) != 0) return 2;
     const rondo::Status printed = rondo::comm::flush_stdout();
@@ -330,14 +366,15 @@ int main(int argc, char** argv) try {
   // An unknown flag ends the flags, so what comes after it is missing: the command comes first.
   const auto command = command_of(app);
   if (!command) return 2;
-  const auto hosts = hosts_of(flags);
+  auto hosts = hosts_of(flags);
   if (!hosts) return 2;
+  int ranks = 0;
+  for (const rondo::run::JobHost& host : *hosts) ranks += host.ranks;
+  if (!flags.hosts && !flags.hostfile) hosts->clear();
   if (!flags.directory.empty() && hosts->empty() && chdir(flags.directory.c_str()) != 0) {
     spdlog::error("--chdir is \"{}\": {}", flags.directory, std::strerror(errno));
     return 2;
   }
-  int ranks = hosts->empty() ? count_ranks(flags.ranks) : 0;
-  for (const rondo::run::JobHost& host : *hosts) ranks += host.ranks;
   return start(flags, *hosts, ranks, *command);
 } catch (const std::exception& error) {  // what has been started has ended
   spdlog::error("{}", error.what());

@@ -243,7 +243,7 @@ PlanRequest read_request(const PlanFlags& flags) {
     r.available = {
         .publish = true, .references = within_reach, .signals = true, .copies = within_reach};
   }
-  if (form_of(r.collective).reduces && r.op == ReduceOp::kScaledSum) r.available.scaled = r.type;
+  if (form_of(r.collective).reduces && r.op == ReduceOp::kMulSum) r.available.scaled = r.type;
   r.available.rank_order_only = tuner::averages_integers(r.type, r.op);
   return r;
 }

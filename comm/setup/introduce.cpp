@@ -31,7 +31,7 @@ Result<RankFacts> own_facts(const Config& config, bool links_named, int ranks) {
   RankFacts own{};
   own.version = kVersion;
   own.channels = config.channels;
-  own.most_channels = config.most_channels;
+  own.max_channels = config.max_channels;
   own.slots = static_cast<uint32_t>(config.slots);
   own.algorithm = static_cast<uint32_t>(config.algorithm);
   own.reproducible = config.reproducible ? 1 : 0;
@@ -100,7 +100,7 @@ Status check_devices(const std::vector<RankFacts>& ranks) {
 
 void adopt(const RankFacts& settings, Config& config) {
   config.channels = settings.channels;
-  config.most_channels = settings.most_channels;
+  config.max_channels = settings.max_channels;
   config.slots = static_cast<int>(settings.slots);
   config.slot_bytes = settings.slot_bytes;
   config.algorithm = static_cast<Algorithm>(settings.algorithm);

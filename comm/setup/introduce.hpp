@@ -21,7 +21,7 @@ inline constexpr size_t kPaceChars = 64;
 struct RankFacts {
   uint32_t version;
   // Settings: rank 0's hold for all.
-  int32_t channels, most_channels;
+  int32_t channels, max_channels;
   uint32_t slots;
   uint32_t algorithm;
   uint32_t reproducible;

@@ -77,7 +77,7 @@ Status check_sizes(const Config& config) {
                               base::kMaxRanks));
   }
   for (const auto& [what, channels] :
-       {std::pair{"channels", config.channels}, {"most_channels", config.most_channels}}) {
+       {std::pair{"channels", config.channels}, {"max_channels", config.max_channels}}) {
     if (channels < 0 || channels > base::kMaxChannels) {
       return refuse(fmt::format("Config::{} is {}; 0 to {} are possible", what, channels,
                                 base::kMaxChannels));

@@ -27,7 +27,7 @@ struct Available {
   bool rank_order_only = false;
   /// The type folded, where the order matters; none: one that slots round.
   std::optional<DataType> type = {};
-  /// Inputs of this type are each multiplied by their rank's factor (kScaledSum).
+  /// Inputs of this type are each multiplied by their rank's factor (kMulSum).
   std::optional<DataType> scaled = {};
   /// Of the ranks; null: all are on one. Between hosts nothing is shared, whatever is said above.
   const base::HostMap* hosts = nullptr;

@@ -58,10 +58,10 @@ struct Config {
   /// Independent pipelines per operation; each beyond the first takes a thread for large messages.
   /// If all ranks' threads together exceed the CPUs, they yield instead of spinning, and small
   /// operations take microseconds. 0: one. Of a device: its thread blocks; 0: as many as leave room
-  /// for other communicators, up to most_channels.
+  /// for other communicators, up to max_channels.
   int channels = 0;
   /// 0: 16; 8 over several hosts, and where GPUs cannot access each other.
-  int most_channels = 0;
+  int max_channels = 0;
   /// Slots per link and bytes per slot; 0: from the link profile. Tiny ones make many rounds (tests).
   int slots = 0;
   size_t slot_bytes = 0;
@@ -98,7 +98,7 @@ Result<std::optional<Place>> place_from_launcher();
 struct CallOptions {
   Algorithm algorithm = Algorithm::kAuto;  // kAuto: the communicator's choice
   std::chrono::milliseconds timeout{0};    // 0: the communicator's
-  /// kScaledSum only: the factor of this rank's input. May differ from rank to rank. Refused
+  /// kMulSum only: the factor of this rank's input. May differ from rank to rank. Refused
   /// (kInvalidArgument) if the type of the sum cannot hold it: ReduceOp has the rules.
   double factor = 1;
   /// With Config::device: the cudaStream_t on which the operation is enqueued; null: the legacy
@@ -239,8 +239,8 @@ class Communicator {
   const std::vector<int>& former_ranks() const;
 
   /// With Config::device, collective: registers device memory, and ends that (see memory.hpp).
-  Status register_memory(void* pointer, size_t bytes);
-  Status unregister_memory(void* pointer);
+  Status register_device_memory(void* pointer, size_t bytes);
+  Status unregister_device_memory(void* pointer);
 
   /// Leaves the communicator without waiting for the peers. Waits for outstanding asynchronous
   /// operations, unless one has failed; on a device it waits for enqueued ones, at most the
@@ -273,8 +273,8 @@ class Communicator {
                    const CallOptions& options = {});
   /// out on `root` = op over all ranks of in; unused elsewhere, where the call does not wait, as
   /// above.
-  Status reduce(const void* in, void* out, size_t count, DataType type, int root,
-                ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
+  Status reduce(const void* in, void* out, size_t count, DataType type, ReduceOp op, int root,
+                const CallOptions& options = {});
   /// in: `count` elements; out on `root`: size() blocks of `count`; block r is rank r's in. out is
   /// ignored elsewhere.
   Status gather(const void* in, void* out, size_t count, DataType type, int root,
@@ -381,8 +381,8 @@ class Communicator {
                         const CallOptions& options = {});
   Work broadcast_async(const void* in, void* out, size_t count, DataType type, int root,
                        const CallOptions& options = {});
-  Work reduce_async(const void* in, void* out, size_t count, DataType type, int root,
-                    ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
+  Work reduce_async(const void* in, void* out, size_t count, DataType type, ReduceOp op, int root,
+                    const CallOptions& options = {});
   Work gather_async(const void* in, void* out, size_t count, DataType type, int root,
                     const CallOptions& options = {});
   Work scatter_async(const void* in, void* out, size_t count, DataType type, int root,
@@ -453,16 +453,8 @@ class Communicator {
   Work all_gather_async(InSpan in, OutSpan out, const CallOptions& options = {});
   Status broadcast(InSpan in, OutSpan out, int root, const CallOptions& options = {});
   Work broadcast_async(InSpan in, OutSpan out, int root, const CallOptions& options = {});
-  Status reduce(InSpan in, OutSpan out, int root, ReduceOp op = ReduceOp::kSum,
-                const CallOptions& options = {});
-  Status reduce(InSpan in, OutSpan out, int root, const CallOptions& options) {
-    return reduce(in, out, root, ReduceOp::kSum, options);
-  }
-  Work reduce_async(InSpan in, OutSpan out, int root, ReduceOp op = ReduceOp::kSum,
-                    const CallOptions& options = {});
-  Work reduce_async(InSpan in, OutSpan out, int root, const CallOptions& options) {
-    return reduce_async(in, out, root, ReduceOp::kSum, options);
-  }
+  Status reduce(InSpan in, OutSpan out, ReduceOp op, int root, const CallOptions& options = {});
+  Work reduce_async(InSpan in, OutSpan out, ReduceOp op, int root, const CallOptions& options = {});
   Status gather(InSpan in, OutSpan out, int root, const CallOptions& options = {});
   Work gather_async(InSpan in, OutSpan out, int root, const CallOptions& options = {});
   Status scatter(InSpan in, OutSpan out, int root, const CallOptions& options = {});

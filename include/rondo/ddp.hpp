@@ -288,7 +288,7 @@ struct DdpRelayout {
 /// tensors may_skip for the map of used ones.
 ///
 /// Where ranks are processes of one host, create() registers the gradients and parameters that are
-/// rondo's with the communicator (Communicator::register_memory()), so that kernels reduce and
+/// rondo's with the communicator (Communicator::register_device_memory()), so that kernels reduce and
 /// gather in place (gradients not with a hook of other wire_bytes()); what cannot be registered
 /// goes through slots, as rank 0 logs (info). Destroy the object on all ranks at about the same
 /// time, when other operations of the communicator have ended: the destructor ends the

@@ -78,7 +78,7 @@ namespace rondo {
 [[nodiscard]] void* alloc(size_t bytes);
 
 /// Frees memory of alloc(); null is allowed. REQUIRES: no collective uses it any more. Thread-safe.
-void free(void* pointer);
+void dealloc(void* pointer);
 
 /// Turns the caller's own memory into library memory at its address: the pages that hold
 /// [pointer, pointer + bytes) are replaced by pages of the arena with the same content. Local; never
@@ -103,7 +103,7 @@ bool is_library_memory(const void* pointer, size_t bytes);
 // whose buffers lie in memory that was registered on every rank; others go through slots. (Ranks
 // that are threads of one process access each other's buffers without.)
 //
-// Communicator::register_memory(pointer, bytes) takes memory of cudaMalloc() or device_alloc(), and
+// Communicator::register_device_memory(pointer, bytes) takes memory of cudaMalloc() or device_alloc(), and
 // memory that was mapped by cuMemMap() if all of it was created (cuMemCreate()) with the handle type
 // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, in 1024 pieces at most, and the ranks of each process are
 // on one GPU. Kinds and sizes may differ between ranks, and any part may then be used. Collective: it
@@ -115,7 +115,7 @@ bool is_library_memory(const void* pointer, size_t bytes);
 // each other), kInvalidArgument (not in one allocation, or not all mapped, on this communicator's
 // device; it has none), kResourceExhausted (256 registrations; descriptors).
 //
-// Communicator::unregister_memory(pointer) takes what was registered, and waits for nobody. A rank
+// Communicator::unregister_device_memory(pointer) takes what was registered, and waits for nobody. A rank
 // that still uses a registration which has ended on another gets kMismatch. Replays of graphs that
 // hold operations on the memory must have ended. A rank keeps peers' memory mapped while its own
 // enqueued operations run: the call lets go of it if they have ended, else a later status() or
@@ -140,14 +140,14 @@ bool is_library_memory(const void* pointer, size_t bytes);
 // registered: free that memory when every rank has destroyed the communicator.
 
 /// Returns `bytes` of memory of that CUDA device, aligned to 256 bytes and not cleared, which
-/// Communicator::register_memory() can register, as it can all memory of cudaMalloc(). Local; may wait
+/// Communicator::register_device_memory() can register, as it can all memory of cudaMalloc(). Local; may wait
 /// for kernels that run on the device. Errors: kUnavailable (no CUDA, no such device),
 /// kResourceExhausted, kSystem. Thread-safe.
 Result<void*> device_alloc(size_t bytes, int device);
 
 /// Frees memory of device_alloc(); null is allowed. Errors: kInvalidArgument (it is not, or part of it
 /// is still registered in this process). REQUIRES: no operation uses it any more, and no rank maps it
-/// (Communicator::unregister_memory()). Thread-safe.
+/// (Communicator::unregister_device_memory()). Thread-safe.
 Status device_free(void* pointer);
 
 }  // namespace rondo

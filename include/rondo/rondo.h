@@ -71,7 +71,7 @@ enum {
   RONDO_BAND = 5,
   RONDO_BOR = 6,
   RONDO_BXOR = 7,
-  RONDO_SCALED_SUM = 8 /* each rank's input times its own rondo_call_options.factor, then summed */
+  RONDO_MULSUM = 8 /* each rank's input times its own rondo_call_options.factor, then summed */
 };
 
 typedef int32_t rondo_collective; /* for rondo_get_plan */
@@ -167,7 +167,7 @@ typedef struct rondo_config {
   int64_t bootstrap_timeout_ms;
   /* Pipelines per operation (0: one; each takes a thread, and if threads exceed CPUs, small
    * operations take microseconds), slots per link, bytes per slot (0: from the link profile).
-   * channels of a device: its thread blocks; 0: as many as leave room, up to most_channels. */
+   * channels of a device: its thread blocks; 0: as many as leave room, up to max_channels. */
   int32_t channels, slots;
   size_t slot_bytes;
   /* "1GB/s,20us": delay every message to that bandwidth and latency; null: RONDO_PACE, else off. */
@@ -177,7 +177,7 @@ typedef struct rondo_config {
   rondo_algorithm algorithm;
   /* The most thread blocks of a device where channels is 0. 0: 16; 8 over several hosts, and where
    * GPUs cannot access each other. */
-  int32_t most_channels;
+  int32_t max_channels;
   /* Two ways to meet without a launcher; one of them may be set, and rank and world_size then
    * must be. unique_id: the text of one rank's rondo_make_unique_id. all_gather: rondo_create
    * calls it once on every rank, with all_gather_context. */
@@ -262,7 +262,7 @@ typedef struct rondo_call_options {
   rondo_algorithm algorithm; /* RONDO_AUTO: the communicator's choice */
   int32_t reserved;          /* 0 */
   int64_t timeout_ms;        /* 0: the communicator's */
-  /* RONDO_SCALED_SUM only: factor of this rank's input. RONDO_INVALID_ARGUMENT if the type cannot hold
+  /* RONDO_MULSUM only: factor of this rank's input. RONDO_INVALID_ARGUMENT if the type cannot hold
    * it: 0.5 or 300 for int8, 1e39 for float. */
   double factor;
   void* stream; /* with a device: the cudaStream_t on which the operation is enqueued */
@@ -290,7 +290,7 @@ rondo_code rondo_broadcast(rondo_communicator* communicator, const void* in, voi
                            const rondo_call_options* options);
 /* out on `root` = op over all ranks of in; elsewhere out is ignored and may be null. */
 rondo_code rondo_reduce(rondo_communicator* communicator, const void* in, void* out, size_t count,
-                        rondo_data_type type, int32_t root, rondo_reduce_op op,
+                        rondo_data_type type, rondo_reduce_op op, int32_t root,
                         const rondo_call_options* options);
 /* in: `count` elements; out on `root`: size blocks of `count`; block r is rank r's in. out is
  * ignored elsewhere. */
@@ -404,7 +404,7 @@ rondo_code rondo_broadcast_async(rondo_communicator* communicator, const void* i
                                  size_t count, rondo_data_type type, int32_t root,
                                  const rondo_call_options* options, rondo_work** work);
 rondo_code rondo_reduce_async(rondo_communicator* communicator, const void* in, void* out,
-                              size_t count, rondo_data_type type, int32_t root, rondo_reduce_op op,
+                              size_t count, rondo_data_type type, rondo_reduce_op op, int32_t root,
                               const rondo_call_options* options, rondo_work** work);
 rondo_code rondo_gather_async(rondo_communicator* communicator, const void* in, void* out,
                               size_t count, rondo_data_type type, int32_t root,
@@ -552,7 +552,7 @@ rondo_code rondo_device_alloc(size_t bytes, int32_t device, void** pointer);
 rondo_code rondo_device_free(void* pointer);
 /* Registers this rank's device memory with the other ranks of a communicator on devices, so that
  * their kernels access it in place also between processes. Every rank calls it, and gets the error
- * of any of them; the communicator goes on. See Communicator::register_memory in communicator.hpp. */
+ * of any of them; the communicator goes on. See Communicator::register_device_memory in communicator.hpp. */
 rondo_code rondo_register_device_memory(rondo_communicator* communicator, void* pointer,
                                         size_t bytes);
 /* Ends that; `pointer` as it was registered. Every rank calls it at the same place among its calls.

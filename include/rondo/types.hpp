@@ -43,7 +43,7 @@ inline constexpr int kDataTypes = 15;
 /// Config::reproducible allows. With Config::wrapping_averages the sum of an average wraps before it
 /// is divided, as in NCCL, and every algorithm may be used.
 ///
-/// kScaledSum converts the factor to the type of the sum, which is fp32 for smaller floats, and
+/// kMulSum converts the factor to the type of the sum, which is fp32 for smaller floats, and
 /// multiplies before adding. For integers a factor must be a whole number in the range of the type.
 /// For bools it is true unless it is 0, and must not be NaN. For floats a finite factor other than 0
 /// must not become infinite or 0. NaN and infinity are allowed.
@@ -56,7 +56,7 @@ enum class ReduceOp : uint8_t {
   kBand = 5,  // bitwise, from here
   kBor = 6,
   kBxor = 7,
-  kScaledSum = 8,  // each rank's input times its own CallOptions::factor, then summed
+  kMulSum = 8,  // each rank's input times its own CallOptions::factor, then summed
 };
 inline constexpr int kReduceOps = 9;
 
@@ -166,7 +166,7 @@ enum class Algorithm : uint8_t {
   kHierarchical = 9,       // inside each host, then between hosts; for ranks on several hosts
   kHierarchicalTree = 10,  // likewise, through one rank of each host: for small messages
   /// On GPUs, in memory that all ranks have registered: copies that the GPU's copy engines make, not
-  /// kernels. Only where it is asked for (Communicator::register_memory()).
+  /// kernels. Only where it is asked for (Communicator::register_device_memory()).
   kCopyEngine = 11,
 };
 inline constexpr int kAlgorithms = 12;

@@ -67,7 +67,7 @@ class Bench {
   double measure(const Subject& subject) {
     const std::byte* sources[kBuffers];
     for (uint32_t s = 0; s < subject.sources; ++s) sources[s] = buffers_[s];
-    const bool scales = subject.op == ReduceOp::kScaledSum;
+    const bool scales = subject.op == ReduceOp::kMulSum;
     const std::vector<double> factors(subject.sources, 0.5);
     const Move move = {.sources = sources,
                        .destinations = buffers_ + subject.sources,
@@ -115,7 +115,7 @@ std::vector<Subject> subjects() {
                               DataType::kInt32, DataType::kInt8, DataType::kInt64}) {
     all.push_back({type, ReduceOp::kSum, 2, 1});
   }
-  all.push_back({DataType::kFloat32, ReduceOp::kScaledSum, 2, 1});
+  all.push_back({DataType::kFloat32, ReduceOp::kMulSum, 2, 1});
   all.push_back({DataType::kInt32, ReduceOp::kAvg, 2, 1});
   return all;
 }

@@ -135,7 +135,7 @@ nb::object reduce(nb::handle self, nb::handle x, nb::handle y, int root, const s
   }
   return run(self, CallSettings(options), {&in, &out},
              out.object.is_valid() ? out.object : nb::none(), rondo_reduce, rondo_reduce_async,
-             std::make_tuple(in.data, out.data, in.count, type_of(in), root, op_named(op)));
+             std::make_tuple(in.data, out.data, in.count, type_of(in), op_named(op), root));
 }
 
 nb::object gather(nb::handle self, nb::handle x, nb::handle y, int root,

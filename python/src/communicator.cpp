@@ -76,7 +76,7 @@ rondo_config config_of(const PyCommunicator::Creation& settings, AllGatherCall& 
   config.pace = text_or_null(settings.pace);
   config.links = text_or_null(settings.links);
   config.channels = settings.channels;
-  config.most_channels = settings.most_channels;
+  config.max_channels = settings.max_channels;
   config.slots = settings.slots;
   config.slot_bytes = settings.slot_bytes;
   config.reproducible = settings.reproducible ? 1 : 0;
@@ -463,11 +463,12 @@ PyCommunicator* shrink(PyCommunicator& self, std::optional<double> patience) {
   });
 }
 
-void register_memory(PyCommunicator& self, nb::handle array) {
+void register_device_memory(PyCommunicator& self, nb::handle array) {
   const Array seen = array_of(array, true, "array");
   if (!self.on_device()) {
     fail(RONDO_INVALID_ARGUMENT,
-         "register_memory: this communicator is not on a device; library memory of the host comes "
+         "register_device_memory: this communicator is not on a device; library memory of the host "
+         "comes "
          "from rondo.empty()",
          self.rank());
   }
@@ -477,7 +478,7 @@ void register_memory(PyCommunicator& self, nb::handle array) {
         self.rank());
 }
 
-void unregister_memory(PyCommunicator& self, nb::handle array) {
+void unregister_device_memory(PyCommunicator& self, nb::handle array) {
   const Array seen = array_of(array, true, "array");
   check(rondo_unregister_device_memory(self.handle_until_closed(), seen.data), self.rank());
 }
@@ -516,7 +517,7 @@ void bind_communicator(nb::module_& module) {
           [](PyCommunicator* self, int rank, int world_size, std::optional<std::string> rendezvous,
              std::optional<std::string> unique_id, nb::object all_gather,
              std::optional<std::string> name, std::optional<double> timeout,
-             std::optional<double> bootstrap_timeout, int channels, int most_channels, int slots,
+             std::optional<double> bootstrap_timeout, int channels, int max_channels, int slots,
              size_t slot_bytes, std::optional<std::string> pace, std::optional<std::string> links,
              std::optional<std::string> algorithm, bool reproducible, int device) {
             new (self)
@@ -532,7 +533,7 @@ void bind_communicator(nb::module_& module) {
                                                         .timeout = timeout,
                                                         .bootstrap_timeout = bootstrap_timeout,
                                                         .channels = channels,
-                                                        .most_channels = most_channels,
+                                                        .max_channels = max_channels,
                                                         .slots = slots,
                                                         .slot_bytes = slot_bytes,
                                                         .reproducible = reproducible,
@@ -542,7 +543,7 @@ void bind_communicator(nb::module_& module) {
           nb::arg("rendezvous") = nb::none(), nb::arg("unique_id") = nb::none(),
           nb::arg("all_gather") = nb::none(), nb::arg("name") = nb::none(),
           nb::arg("timeout") = nb::none(), nb::arg("bootstrap_timeout") = nb::none(),
-          nb::arg("channels") = 0, nb::arg("most_channels") = 0, nb::arg("slots") = 0,
+          nb::arg("channels") = 0, nb::arg("max_channels") = 0, nb::arg("slots") = 0,
           nb::arg("slot_bytes") = 0, nb::arg("pace") = nb::none(), nb::arg("links") = nb::none(),
           nb::arg("algorithm") = nb::none(), nb::arg("reproducible") = false,
           nb::arg("device") = -1)
@@ -561,8 +562,8 @@ void bind_communicator(nb::module_& module) {
       .def("duplicate", duplicate, nb::rv_policy::take_ownership)
       .def("shrink", shrink, nb::arg("patience") = nb::none(), nb::rv_policy::take_ownership)
       .def_prop_ro("former_ranks", former_ranks)
-      .def("register_memory", register_memory, nb::arg("array"))
-      .def("unregister_memory", unregister_memory, nb::arg("array"))
+      .def("register_device_memory", register_device_memory, nb::arg("array"))
+      .def("unregister_device_memory", unregister_device_memory, nb::arg("array"))
       .def(
           "abort",
           [](PyCommunicator& self, const std::string& reason) {

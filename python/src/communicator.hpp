@@ -62,7 +62,7 @@ class PyCommunicator {
     std::optional<std::string> rendezvous, unique_id, name, pace, links, algorithm;
     nb::object all_gather = nb::none();
     std::optional<double> timeout, bootstrap_timeout;
-    int channels = 0, most_channels = 0, slots = 0;
+    int channels = 0, max_channels = 0, slots = 0;
     size_t slot_bytes = 0;
     bool reproducible = false;
     int device = -1;

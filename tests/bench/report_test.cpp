@@ -82,7 +82,7 @@ Row widest_row() {
   Row row = all_reduce_row();
   row.shape = {.collective = Collective::kReduce,
                .type = DataType::kBFloat16,
-               .op = ReduceOp::kScaledSum,
+               .op = ReduceOp::kMulSum,
                .root = 1023,
                .count = size_t{1} << 32};
   row.measured.out_of_place = HalfRow{.time_us = 9'999'999, .wrong = 99'999};

@@ -367,7 +367,7 @@ void for_each_edge(Body body) {
 template <class Body>
 void for_each_rare_sum(Body body) {
   for_each_kernel([&](DataType type, ReduceOp op, const std::vector<std::byte>& values) {
-    if (op != ReduceOp::kSum && op != ReduceOp::kScaledSum) return;
+    if (op != ReduceOp::kSum && op != ReduceOp::kMulSum) return;
     for (uint32_t k = 1; k <= std::size(kFactors); ++k) {
       for (const Placement placement : kPlacements) {
         Case c{type, op, k, 2, -1, 700 / size_of(type) + k % 3, placement, 0, true};

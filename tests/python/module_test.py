@@ -335,7 +335,7 @@ threads = [threading.Thread(target=call, args=(c,)) for c in communicators]
 
     def test_device_memory_needs_a_device(self):
         x = np.zeros(3)
-        for call in (self.c.register_memory, self.c.unregister_memory):
+        for call in (self.c.register_device_memory, self.c.unregister_device_memory):
             with self.assertRaisesRegex(rondo.Error, "not on a device") as caught:
                 call(x)
             self.assertNotIn("::", str(caught.exception))  # what Python has not

@@ -124,8 +124,9 @@ TEST_CASE("ddp device: only what rondo owns is registered, and on all ranks alik
       expect_eq(first, 2.0F, "first");
       expect_eq(last, 2.0F, "last");
       expect(!was_told(*gpu, own, 5008), "the caller's memory is accessed by peers");
-      expect(self.ranks.unregister_memory(own).code() == Code::kInvalidArgument, "registered");
-      ok(self.ranks.unregister_memory(ddp.parameters()));  // once; the destructor finds none
+      expect(self.ranks.unregister_device_memory(own).code() == Code::kInvalidArgument,
+             "registered");
+      ok(self.ranks.unregister_device_memory(ddp.parameters()));  // once; the destructor finds none
     }
     ok(self.host->barrier());
     ok(gpu->release(own));
@@ -140,8 +141,8 @@ TEST_CASE("ddp device: gradients are not registered for a hook that sends others
       Training training = in_large_buckets();
       training.options.hook = std::make_shared<IdleHook>(sends ? 4 : 2);
       Ddp ddp = make(self, training);
-      expect_eq(self.ranks.unregister_memory(ddp.gradients()).ok(), sends, "gradients are");
-      ok(self.ranks.unregister_memory(ddp.parameters()));
+      expect_eq(self.ranks.unregister_device_memory(ddp.gradients()).ok(), sends, "gradients are");
+      ok(self.ranks.unregister_device_memory(ddp.parameters()));
       ok(self.host->barrier());
     });
     check_clean(*gpu);
@@ -160,7 +161,8 @@ TEST_CASE("ddp device: threads of one process, and one rank, register nothing") 
                 Ddp ddp = make(self, in_large_buckets());
                 const bool registered = processes && ranks > 1;
                 expect_eq(ddp::is_worth_registering(self.ranks), registered, "worth it");
-                expect_eq(self.ranks.unregister_memory(ddp.gradients()).ok(), registered, "is");
+                expect_eq(self.ranks.unregister_device_memory(ddp.gradients()).ok(), registered,
+                          "is");
                 ok(self.host->barrier());
               }
             },
@@ -220,7 +222,7 @@ TEST_CASE("ddp device: what cannot be registered is no error, and goes through s
       ok(gpu->set_device(self.ranks.device()));
       std::byte* const slab = *gpu->allocate(256);
       const size_t taken = transport::cuda_ipc::kMostRegistrations - free_places;
-      for (size_t i = 0; i < taken; ++i) ok(self.ranks.register_memory(slab + i, 1));
+      for (size_t i = 0; i < taken; ++i) ok(self.ranks.register_device_memory(slab + i, 1));
       {
         Ddp ddp = make(self, training);
         train_with(self, ddp, training, found);
@@ -228,7 +230,7 @@ TEST_CASE("ddp device: what cannot be registered is no error, and goes through s
         expect_eq(are_gradients_told(*gpu, ddp), free_places > 0, "gradients in place");
         expect(!are_parameters_told(*gpu, ddp), "parameters in place");
       }
-      for (size_t i = 0; i < taken; ++i) ok(self.ranks.unregister_memory(slab + i));
+      for (size_t i = 0; i < taken; ++i) ok(self.ranks.unregister_device_memory(slab + i));
       ok(self.host->barrier());
       ok(gpu->release(slab));
     });

@@ -51,9 +51,9 @@ struct OnStream : CommunicationHook {
     negate(data, bucket.count);
     RONDO_TRY(bucket.shard_counts.empty()
                   ? communicator.all_reduce(data, data, bucket.count, bucket.type,
-                                            ReduceOp::kScaledSum, call)
+                                            ReduceOp::kMulSum, call)
                   : communicator.reduce_scatter(data, own, bucket.own_count, bucket.type,
-                                                ReduceOp::kScaledSum, call));
+                                                ReduceOp::kMulSum, call));
     negate(own, bucket.own_count);
     const int rank = communicator.rank();
     gpu.enqueue(stream, [this, rank] { turns[static_cast<size_t>(rank)] = 1.0F; });

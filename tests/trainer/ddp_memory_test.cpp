@@ -57,7 +57,7 @@ double made_by(int rank, int step, size_t tensor, size_t i) {
 struct Arrays {
   void* add(size_t bytes, bool library) {
     if (library) {
-      owned.emplace_back(rondo::alloc(bytes), [](void* p) { rondo::free(p); });
+      owned.emplace_back(rondo::alloc(bytes), [](void* p) { rondo::dealloc(p); });
     } else {  // off the cache line: aligned to the widest type only
       auto* all = new double[bytes / 8 + 2]();
       owned.emplace_back(all, [](void* p) { delete[] static_cast<double*>(p); });
@@ -330,7 +330,7 @@ TEST_CASE("ddp caller's memory: no copy of a bucket that lies in library memory 
     std::vector<void*> all;
   };
   struct Freed {
-    void operator()(float* p) const { rondo::free(p); }
+    void operator()(float* p) const { rondo::dealloc(p); }
   };
   with_ranks(2, [](Communicator& communicator) {
     const std::unique_ptr<float, Freed> memory(static_cast<float*>(rondo::alloc(160 * 4)));

@@ -1,4 +1,4 @@
-// Library memory: rondo::alloc, rondo::free, and what becomes of them after fork().
+// Library memory: rondo::alloc, rondo::dealloc, and what becomes of them after fork().
 #include "transport/memory/arena.hpp"
 
 #include <fcntl.h>
@@ -74,10 +74,10 @@ TEST_CASE("memory is aligned, zero, zero again after use, and known as library m
       CHECK(all(memory, bytes, 0));
       CHECK(is_library_memory(memory, bytes));
       std::memset(memory, 0xab, bytes);
-      rondo::free(memory);
+      rondo::dealloc(memory);
     }
   }
-  rondo::free(nullptr);
+  rondo::dealloc(nullptr);
   int local = 0;
   CHECK(!is_library_memory(&local, sizeof(local)));
   CHECK(!is_library_memory(nullptr, 0));
@@ -88,7 +88,7 @@ TEST_CASE("alloc(0) gives unique pointers") {
   for (int i = 0; i < 10; ++i) pointers.insert(alloc(0));
   CHECK(pointers.size() == 10);
   CHECK(pointers.count(nullptr) == 0);
-  for (void* pointer : pointers) rondo::free(pointer);
+  for (void* pointer : pointers) rondo::dealloc(pointer);
 }
 
 TEST_CASE("freed large memory goes back to the system") {
@@ -97,7 +97,7 @@ TEST_CASE("freed large memory goes back to the system") {
   REQUIRE(memory != nullptr);
   std::memset(memory, 1, 32 * kMiB);
   CHECK(blocks_in_use() >= static_cast<int64_t>(32 * kMiB));
-  rondo::free(memory);
+  rondo::dealloc(memory);
   CHECK(blocks_in_use() <= before + static_cast<int64_t>(kMiB));
 }
 
@@ -127,7 +127,7 @@ TEST_CASE("an exhausted arena gives null, and recovers") {
           while (void* memory = alloc(kMiB)) blocks.push_back(memory);
           if (blocks.size() != 8) return std::to_string(blocks.size()) + " blocks";
           if (alloc(1) != nullptr) return "one byte too many";
-          for (void* block : blocks) rondo::free(block);
+          for (void* block : blocks) rondo::dealloc(block);
           return alloc(8 * kMiB) != nullptr ? "" : "did not recover";
         }) == "");
 }
@@ -178,11 +178,11 @@ TEST_CASE("threads share the arena") {
         } else {
           const size_t which = random() % held.size();
           if (!all(held[which].first, held[which].second, mark)) failure = "overwritten";
-          rondo::free(held[which].first);
+          rondo::dealloc(held[which].first);
           held.erase(held.begin() + static_cast<ptrdiff_t>(which));
         }
       }
-      for (auto [memory, bytes] : held) rondo::free(memory);
+      for (auto [memory, bytes] : held) rondo::dealloc(memory);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -197,23 +197,23 @@ TEST_CASE("a forked child has an arena of its own") {
   CHECK(in_child([&]() -> std::string {
           if (!all(inherited, 10'000, 5)) return "inherited memory is not readable";
           if (is_library_memory(inherited, 1)) return "inherited memory counts as own";
-          rondo::free(inherited);  // ignored
+          rondo::dealloc(inherited);  // ignored
           auto* mine = static_cast<unsigned char*>(alloc(10'000));
           if (mine == nullptr || mine == inherited) return "no memory of its own";
           if (export_arena().value().id == parents_id) return "the parent's arena";
           std::memset(mine, 6, 10'000);
           // And once more, so that two ancestors' memory must be told from one's own.
           const std::string grandchild = in_child([&]() -> std::string {
-            rondo::free(inherited);
-            rondo::free(mine);
+            rondo::dealloc(inherited);
+            rondo::dealloc(mine);
             void* own = alloc(100);
             return own != nullptr && own != mine && own != inherited ? "" : "grandchild";
           });
-          rondo::free(mine);
+          rondo::dealloc(mine);
           return grandchild;
         }) == "");
   CHECK(all(inherited, 10'000, 5));
-  rondo::free(inherited);
+  rondo::dealloc(inherited);
 }
 
 TEST_CASE("freeing what is not ours, or twice, stops the program") {
@@ -228,13 +228,13 @@ TEST_CASE("freeing what is not ours, or twice, stops the program") {
   const std::string aborted = "ended by signal " + std::to_string(SIGABRT);
   CHECK(dies([] {
           void* memory = alloc(100);
-          rondo::free(memory);
-          rondo::free(memory);
+          rondo::dealloc(memory);
+          rondo::dealloc(memory);
         }) == aborted);
-  CHECK(dies([] { rondo::free(static_cast<std::byte*>(alloc(100)) + 64); }) == aborted);
+  CHECK(dies([] { rondo::dealloc(static_cast<std::byte*>(alloc(100)) + 64); }) == aborted);
   CHECK(dies([] {
           int local = 0;
-          rondo::free(&local);
+          rondo::dealloc(&local);
         }) == aborted);
 }
 
@@ -247,7 +247,7 @@ TEST_CASE(
   REQUIRE(own.ok());
   CHECK(own->base == own_arena().base);
   CHECK(own->id == own_arena().id);
-  rondo::free(memory);
+  rondo::dealloc(memory);
 
   auto peer = Segment::create("peer-arena", 4 * kMiB);
   REQUIRE(peer.ok());

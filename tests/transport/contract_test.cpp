@@ -281,7 +281,7 @@ TEST_CASE("references show the sender's own memory, and only memory that can be 
     send_reference(self, 1, reference);
     self.until([&] { return sender.drained(); }, "drained()");
     self.expect(memory[17] == std::byte{200}, "the peer's write is not seen");
-    rondo::free(memory);
+    rondo::dealloc(memory);
   });
 }
 

@@ -121,7 +121,7 @@ TEST_CASE("what is not to be registered is refused, and nothing is lost") {
   must(unregister_memory(own.at(2 * kPage)));
   void* const library = alloc(kPage);
   check_refused(register_memory(library, kPage), "rondo::alloc");
-  rondo::free(library);
+  rondo::dealloc(library);
   REQUIRE(::munmap(own.at(7 * kPage), kPage) == 0);
   check_refused(register_memory(own.at(6 * kPage), 2 * kPage), "mapped");
   CHECK(registrations == 0);
@@ -184,8 +184,8 @@ TEST_CASE("after a fork neither process sees the other's writes to library memor
   CHECK(is_library_memory(own.at(0), own.bytes()));
   must(unregister_memory(own.at(0)));
   CHECK(holds(own.at(0), 2));
-  rondo::free(allocated);
-  rondo::free(untouched);
+  rondo::dealloc(allocated);
+  rondo::dealloc(untouched);
 }
 
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // they need address space

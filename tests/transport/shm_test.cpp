@@ -348,7 +348,7 @@ TEST_CASE("references outside the peer's arena resolve to nothing") {
   REQUIRE(pair.sender().try_publish_reference(good, too_long, 1));
   CHECK(pair.peek().data == nullptr);
   CHECK(pair.peek().bytes == too_long);
-  rondo::free(memory);
+  rondo::dealloc(memory);
 }
 
 TEST_CASE("without arenas nothing is referred to, and nothing resolves") {
@@ -362,7 +362,7 @@ TEST_CASE("without arenas nothing is referred to, and nothing resolves") {
   CHECK(lonely->refer(memory, 64).kind == Reference::kArena);
   CHECK(lonely->resolve(1, {.kind = Reference::kArena, .arena = 0, .offset = 0}, 1) == nullptr);
   CHECK(!transport->capabilities().publish);
-  rondo::free(memory);
+  rondo::dealloc(memory);
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ class Buffer {
   }
   ~Buffer() {
     if (library_) {
-      rondo::free(data_);
+      rondo::dealloc(data_);
     } else {
       ::operator delete(data_, kAlignment);
     }

@@ -158,7 +158,7 @@ struct DistributedDataParallel::Impl {
   }
 
   /// Collective, on a GPU.
-  Status register_memory() {
+  Status register_device_memory() {
     // A hook that rounds them sends memory of its own.
     const bool gradients_travel =
         !options.hook || options.hook->wire_bytes(options.type) == size_of(options.type);
@@ -266,7 +266,7 @@ Result<DistributedDataParallel> DistributedDataParallel::create(Communicator& co
       std::make_unique<Impl>(communicator, std::move(tensors), std::move(buffers), options,
                              ddp::BucketCaps{.bytes = cap, .blocks = blocks}));
   if (on_device) {
-    const Status registered = made.impl_->register_memory();
+    const Status registered = made.impl_->register_device_memory();
     if (!registered.ok()) return give_up(communicator, options, registered);
   }
   return made;

@@ -25,7 +25,7 @@ bool scales_here(const Communicator& communicator, DataType type) {
 Work reduce_bucket(Communicator& communicator, const GradientBucket& bucket) {
   const bool scaled = scales_here(communicator, bucket.type);
   if (scaled) scale(bucket);
-  const ReduceOp op = scaled ? ReduceOp::kSum : ReduceOp::kScaledSum;
+  const ReduceOp op = scaled ? ReduceOp::kSum : ReduceOp::kMulSum;
   CallOptions call;
   if (!scaled) call.factor = bucket.factor;
   if (bucket.shard_counts.empty()) {

@@ -32,7 +32,7 @@ Status RegisteredMemory::add(std::span<std::byte> memory) {
     meeting_ = std::move(*made);
   }
   all_.push_back(memory);
-  const Status status = routes_.data.register_memory(memory.data(), memory.size());
+  const Status status = routes_.data.register_device_memory(memory.data(), memory.size());
   if (status.code() != Code::kUnavailable && status.code() != Code::kResourceExhausted) {
     return status;
   }
@@ -51,7 +51,7 @@ Status RegisteredMemory::add(std::span<std::byte> memory) {
 RegisteredMemory::~RegisteredMemory() {
   if (!meeting_) return;
   const bool ended = routes_.gpu->end();
-  for (const auto& memory : all_) (void)routes_.data.unregister_memory(memory.data());
+  for (const auto& memory : all_) (void)routes_.data.unregister_device_memory(memory.data());
   // Tries again to let go of peers' memory, if CUDA has failed in between.
   (void)routes_.data.status();
   if (!ended) return;  // which has left everything

@@ -66,7 +66,7 @@ double predicted_ns(const Communicator& chooser, const MeasuredLayout& m, size_t
   const size_t as_wide = std::max<size_t>(1, elements * wire_bytes / size_of(type));
   return 1e3 * communicator
                    .plan(Collective::kAllReduce, as_wide, type, m.direct, Algorithm::kAuto,
-                         scales_here(communicator, type) ? ReduceOp::kSum : ReduceOp::kScaledSum)
+                         scales_here(communicator, type) ? ReduceOp::kSum : ReduceOp::kMulSum)
                    .predicted_us;
 }
 

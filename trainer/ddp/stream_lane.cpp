@@ -6,7 +6,7 @@ StreamLane::StreamLane(const Routes& routes, const Gradients& gradients, const D
     : communicator_(routes.data),
       gpu_(*routes.gpu),
       gradients_(gradients),
-      sum_(options.average == DdpOptions::Average::kNone ? ReduceOp::kSum : ReduceOp::kScaledSum),
+      sum_(options.average == DdpOptions::Average::kNone ? ReduceOp::kSum : ReduceOp::kMulSum),
       hook_(options.hook.get()),
       view_(gradients),
       transfers_(*routes.gpu, gradients.layout.buckets.size(), /*gathers=*/false),

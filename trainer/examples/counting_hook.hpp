@@ -14,7 +14,7 @@ struct CountingHook : rondo::CommunicationHook {
     rondo::CallOptions scaled;
     scaled.factor = bucket.factor;  // what makes the sum a mean
     return ranks.all_reduce_async(bucket.data, bucket.data, bucket.count, bucket.type,
-                                  rondo::ReduceOp::kScaledSum, scaled);
+                                  rondo::ReduceOp::kMulSum, scaled);
   }
   void finish(const rondo::GradientBucket&) override {}  // the sum is where it should be
 

@@ -37,7 +37,7 @@ class PowerSgdHook : public rondo::CommunicationHook {
       rondo::CallOptions scaled;
       scaled.factor = bucket.factor;
       return ranks.all_reduce_async(bucket.data, bucket.data, bucket.count, bucket.type,
-                                    rondo::ReduceOp::kScaledSum, scaled);
+                                    rondo::ReduceOp::kMulSum, scaled);
     }
     std::vector<float>& wire = first_[bucket.index];
     wire.clear();

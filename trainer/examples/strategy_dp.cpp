@@ -160,9 +160,9 @@ Status HostReplica<T>::gather(uint64_t terms) {
   CallOptions scaled = kStarCall;
   scaled.factor = 1 / static_cast<double>(terms);
   RONDO_TRY(run_.communicator.reduce(loss_.data(), loss_.data(), 1, DataType::kFloat64,
-                                     kReplicaRoot, ReduceOp::kSum, kStarCall));
+                                     ReduceOp::kSum, kReplicaRoot, kStarCall));
   return run_.communicator.reduce(ddp_.gradients(), ddp_.gradients(), ddp_.parameter_elements(),
-                                  type_of<T>(), kReplicaRoot, ReduceOp::kScaledSum, scaled);
+                                  type_of<T>(), ReduceOp::kMulSum, kReplicaRoot, scaled);
 }
 
 /// The run around a rank's replica.

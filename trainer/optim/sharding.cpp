@@ -30,7 +30,7 @@ std::vector<std::string> collectives_of(const DistributedDataParallel& ddp) {
 Plan plan_reduction(const Communicator& communicator, size_t count, bool is_cut, DataType wire,
                     bool direct) {
   // What hooks compress they have scaled themselves (ddp.hpp).
-  const ReduceOp op = size_of(wire) < 4 ? ReduceOp::kSum : ReduceOp::kScaledSum;
+  const ReduceOp op = size_of(wire) < 4 ? ReduceOp::kSum : ReduceOp::kMulSum;
   const Collective collective = is_cut ? Collective::kReduceScatter : Collective::kAllReduce;
   return communicator.plan(collective, is_cut ? part_of(communicator, count) : count, wire, direct,
                            Algorithm::kAuto, op);

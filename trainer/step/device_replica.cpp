@@ -98,9 +98,9 @@ Status DeviceReplica::compute(const Batch& batch, const Pass& pass) {
 /// The sums of the loss and of the gradients, which the update divides.
 Status DeviceReplica::gather() {
   RONDO_TRY(parts_.communicator.reduce(loss_.data(), loss_.data(), 1, DataType::kFloat64,
-                                       kReplicaRoot, ReduceOp::kSum, star_));
+                                       ReduceOp::kSum, kReplicaRoot, star_));
   return parts_.communicator.reduce(ddp_.gradients(), ddp_.gradients(), ddp_.parameter_elements(),
-                                    DataType::kFloat32, kReplicaRoot, ReduceOp::kSum, star_);
+                                    DataType::kFloat32, ReduceOp::kSum, kReplicaRoot, star_);
 }
 
 Status DeviceReplica::update(const ReplicaShare& share) {

@@ -47,7 +47,7 @@ Result<std::unique_ptr<DeviceTrainer>> open_device_trainer(const TrainOptions& o
 inline Result<RankDevice> make_rank_device(Config config, int number) {
   config.device = number;
   config.name = "gradients";
-  config.most_channels = 8;
+  config.max_channels = 8;
   return RankDevice{.number = number,
                     .communicator = RONDO_TRY(Communicator::create(config)),
                     .open = &open_device_trainer};

@@ -1,4 +1,4 @@
-// The process's arena: rondo::alloc and rondo::free. Not a general-purpose allocator: a few large,
+// The process's arena: rondo::alloc and rondo::dealloc. Not a general-purpose allocator: a few large,
 // long-lived buffers.
 //
 // Invariant: everything on the free list is zero, so that alloc() has nothing to clear. free()
@@ -138,7 +138,7 @@ void make_zero(const Arena& arena, size_t offset, size_t bytes) {
 
 [[noreturn]] void refuse_free(const void* pointer) {
   std::fprintf(stderr,
-               "rondo: free(%p): not a pointer that rondo::alloc gave in this process, or freed "
+               "rondo: dealloc(%p): not a pointer that rondo::alloc gave in this process, or freed "
                "before\n",
                pointer);
   std::abort();
@@ -204,7 +204,7 @@ void* alloc(size_t bytes) {
   return offset ? arena->segment.base() + *offset : nullptr;
 }
 
-void free(void* pointer) {
+void dealloc(void* pointer) {
   using namespace transport;
   if (pointer == nullptr) return;
   State& mine = state();

@@ -4,7 +4,7 @@
 // to a power of two GiB, or less where so many ranks could not map each other's: then a power of
 // two that fits kArenaAddresses; RONDO_ARENA_BYTES overrides it (bytes, or with K, M, G, T; 0: no library
 // memory). A forked child does not inherit it: the child makes its own at its first alloc; what it
-// inherited stays readable, is no library memory to it, and free() ignores it.
+// inherited stays readable, is no library memory to it, and dealloc() ignores it.
 #pragma once
 
 #include <cstdint>

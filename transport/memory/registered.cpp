@@ -135,7 +135,7 @@ Status register_memory(void* pointer, size_t bytes) {
              shared - arena.base()) == MAP_FAILED) {
     const Status status = failed(call, whole);
     mine.by_first_page.erase(entry);
-    rondo::free(shared);
+    rondo::dealloc(shared);
     return status;
   }
   entry->second = {.bytes = whole, .shared = shared, .pointer = pointer};
@@ -167,7 +167,7 @@ Status unregister_memory(void* pointer) {
   }
   mine.by_first_page.erase(found);
   registrations.fetch_sub(1, std::memory_order_relaxed);
-  rondo::free(registration.shared);
+  rondo::dealloc(registration.shared);
   return {};
 }
 

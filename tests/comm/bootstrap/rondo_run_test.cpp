@@ -68,11 +68,13 @@ TEST_CASE("what an outer launcher has said of its rank is not passed on", "[rond
 }
 
 TEST_CASE("the program may follow without --, and keeps its own flags", "[rondo-run]") {
-  for (const char* flag : {"-n2", "--nproc-per-node=2"}) {
+  for (const char* flag : {"-n2", "--np=2", "--nproc-per-node=2"}) {
     check_ended(
         run_program({RONDO_RUN, "--standalone", flag, "echo", "-n", "7", "--timeout", "--"}),
         {.prints = {{"[0] 7 --timeout --", "[1] 7 --timeout --"}}});
   }
+  check_ended(run_program({RONDO_RUN, "--bind", "none", "-np", "2", "--", "echo", "-np", "7"}),
+              {.prints = {{"[0] -np 7", "[1] -np 7"}}});
 }
 
 TEST_CASE("output keeps its stream, its bytes and its last partial line", "[rondo-run]") {
@@ -336,7 +338,6 @@ TEST_CASE("bad command lines", "[rondo-run]") {
   check("-n 2", 2, "no program given");
   check("-n 2 --", 2, "no program given");
   check("true", 2, "-n");
-  check("-np 2 true", 2, "mpirun's -np is -n here");
   check("--nnodes 1 -n 2 true", 2, "unknown option --nnodes");
   check("-n 2 --timeout 0 true", 2, "--timeout: '0' is not a number of seconds from 0.001");
   check("-n 2 --timeout nan true", 2, "--timeout: 'nan' is not");

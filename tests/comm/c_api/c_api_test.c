@@ -70,8 +70,8 @@ static void every_collective(rondo_communicator* world, int async) {
                : rondo_broadcast(world, in, out, kCount, t, 1, NULL),
          &work, async, "broadcast");
   expect_blocks(1, 1, 0, "broadcast");
-  finish(async ? rondo_reduce_async(world, in, out, kCount, t, 2, RONDO_SUM, NULL, &work)
-               : rondo_reduce(world, in, out, kCount, t, 2, RONDO_SUM, NULL),
+  finish(async ? rondo_reduce_async(world, in, out, kCount, t, RONDO_SUM, 2, NULL, &work)
+               : rondo_reduce(world, in, out, kCount, t, RONDO_SUM, 2, NULL),
          &work, async, "reduce");
   expect_blocks(rank == 2 ? 1 : 0, kRanks, 0, "reduce");
   finish(async ? rondo_gather_async(world, in, out, kCount, t, 1, NULL, &work)
@@ -196,7 +196,7 @@ static void options_of_calls(rondo_communicator* world) {
   options.factor = 1 + rank;
   const float one = 1;
   float sum = 0;
-  expect_ok(rondo_all_reduce(world, &one, &sum, 1, RONDO_FLOAT32, RONDO_SCALED_SUM, &options),
+  expect_ok(rondo_all_reduce(world, &one, &sum, 1, RONDO_FLOAT32, RONDO_MULSUM, &options),
             "scaled sum");
   expect(sum == 1 + 2 + 3, "every rank's own factor");
   /* A work that nobody asked for goes on. */
@@ -260,7 +260,7 @@ static void refused(rondo_communicator* world) {
   expect_refused(rondo_all_reduce(world, &x, &x, 1, 300, RONDO_SUM, NULL), "unknown data type 300");
   expect_refused(rondo_all_reduce(world, &x, &x, 1, 256, RONDO_SUM, NULL),
                  "unknown data type 256"); /* not 0 */
-  expect_refused(rondo_reduce(world, &x, &x, 1, RONDO_FLOAT32, 0, -1, NULL), "unknown operator -1");
+  expect_refused(rondo_reduce(world, &x, &x, 1, RONDO_FLOAT32, -1, 0, NULL), "unknown operator -1");
   expect_refused(rondo_all_reduce_async(world, NULL, &x, 1, RONDO_FLOAT32, RONDO_SUM, NULL, &work),
                  "null");
   expect(work == NULL, "no work where the arguments are wrong");

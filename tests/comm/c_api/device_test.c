@@ -20,9 +20,9 @@ int main(void) {
   config.device = 4711; /* nobody has so many, and here there may be none at all */
   expect(rondo_create(&world, &config) != RONDO_OK && world == NULL, "a device that is not there");
   config.device = -1;
-  config.most_channels = -1;
-  expect_refused(rondo_create(&world, &config), "Config::most_channels is -1");
-  config.most_channels = 0;
+  config.max_channels = -1;
+  expect_refused(rondo_create(&world, &config), "Config::max_channels is -1");
+  config.max_channels = 0;
   config.reserved_last = 1;
   expect(rondo_create(&world, &config) == RONDO_INVALID_ARGUMENT, "what is reserved");
 

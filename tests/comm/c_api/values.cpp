@@ -62,7 +62,7 @@ static_assert(agree<ReduceOp>({{RONDO_SUM, ReduceOp::kSum},
                                {RONDO_BAND, ReduceOp::kBand},
                                {RONDO_BOR, ReduceOp::kBor},
                                {RONDO_BXOR, ReduceOp::kBxor},
-                               {RONDO_SCALED_SUM, ReduceOp::kScaledSum}},
+                               {RONDO_MULSUM, ReduceOp::kMulSum}},
                               kReduceOps));
 static_assert(agree<Collective>({{RONDO_ALL_REDUCE, Collective::kAllReduce},
                                  {RONDO_REDUCE_SCATTER, Collective::kReduceScatter},

@@ -51,7 +51,7 @@ TEST_CASE("bad arguments are refused by value, and the communicator goes on", "[
     Buffer a(4096, false), b(4096, false);
     unsigned char *in = a.data(), *out = b.data();
     const auto type = kFloat;
-    const ReduceOp sum = ReduceOp::kSum, scaled = ReduceOp::kScaledSum;
+    const ReduceOp sum = ReduceOp::kSum, scaled = ReduceOp::kMulSum;
     expect_refused(comm.all_reduce(nullptr, out, 7, type),
                    "input pointer is null but holds 28 bytes");
     expect_refused(comm.all_reduce(in, nullptr, 7, type),
@@ -63,7 +63,7 @@ TEST_CASE("bad arguments are refused by value, and the communicator goes on", "[
                    "unknown operator 77");
     expect_refused(comm.all_reduce(in, out, 7, type, ReduceOp::kBxor), "no bxor of float");
     expect_refused(comm.all_reduce(in, out, 7, type, sum, {.factor = 0.5}), "a factor of 0.5");
-    expect_refused(comm.reduce(in, out, 7, DataType::kBool, 0, ReduceOp::kAvg), "no avg of bool");
+    expect_refused(comm.reduce(in, out, 7, DataType::kBool, ReduceOp::kAvg, 0), "no avg of bool");
     for (const auto& [held_by, factor, says] : kNoFactors) {
       expect_refused(comm.all_reduce(in, out, 7, held_by, scaled, {.factor = factor}), says);
     }
@@ -134,7 +134,7 @@ TEST_CASE("bad configurations are refused by value") {
   refused({}, "Config::rank is -3", -3);
   refused({}, "Config::world_size is 1048576", 0, 1 << 20);
   refused(with(&Config::channels, -1), "Config::channels is -1");
-  refused(with(&Config::most_channels, 65), "Config::most_channels is 65");
+  refused(with(&Config::max_channels, 65), "Config::max_channels is 65");
   refused(with(&Config::slots, 1), "Config::slots is 1");
   refused(with(&Config::slot_bytes, 3), "Config::slot_bytes is 3");
   refused(with(&Config::timeout, std::chrono::milliseconds{-1}), "-1 ms");

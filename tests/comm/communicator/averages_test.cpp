@@ -69,7 +69,7 @@ int average_all(Communicator& comm, Algorithm algorithm, size_t count, bool libr
   };
   const ReduceOp op = ReduceOp::kAvg;
   judge(comm.all_reduce(in.data(), found, count, type, op, options), 0, count);
-  judge(comm.reduce(in.data(), found, count, type, root, op, options), 0, rank == root ? count : 0);
+  judge(comm.reduce(in.data(), found, count, type, op, root, options), 0, rank == root ? count : 0);
   judge(comm.reduce_scatter(in.data(), found, count, type, op, options), own * count, count);
   std::vector<size_t> counts;
   size_t first = 0;

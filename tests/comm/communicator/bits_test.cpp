@@ -167,7 +167,7 @@ int fold_every_way(Communicator& comm, const Way& w) {
   Status status = comm.all_reduce(in.data(), out.data(), w.count, w.type, w.op, options);
   judge(status, out.data(), 0, w.count);
   std::memcpy(in.data(), own.data(), bytes);
-  status = comm.reduce(in.data(), out.data(), w.count, w.type, comm.size() - 1, w.op, options);
+  status = comm.reduce(in.data(), out.data(), w.count, w.type, w.op, comm.size() - 1, options);
   if (r + 1 == n) judge(status, out.data(), 0, w.count);
   std::memcpy(in.data(), own.data(), bytes);
   const size_t part = w.count / n;
@@ -224,7 +224,7 @@ TEST_CASE("reproducible: what cannot be is refused by name") {
                    "does not fold in rank order");
     }
     expect_error(comm.all_reduce(data.data(), data.data(), 1000, DataType::kBFloat16,
-                                 ReduceOp::kScaledSum, {.factor = 0.5}),
+                                 ReduceOp::kMulSum, {.factor = 0.5}),
                  Code::kUnavailable, "no reproducible scaled sum");
     expect_ok(comm.all_reduce(data, data), "sum");
     expect(comm.plan(Collective::kAllReduce, 1000, kFloat).algorithm != Algorithm::kRing, "a ring");
@@ -349,7 +349,7 @@ TEST_CASE("a reduction of bools gives 0 or 1, on one rank, too") {
   for (const int size : {1, 2, 3}) {
     run_ok(How::kThreads, size, [size](Communicator& comm) {
       for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax,
-                                ReduceOp::kBand, ReduceOp::kBor, ReduceOp::kScaledSum}) {
+                                ReduceOp::kBand, ReduceOp::kBor, ReduceOp::kMulSum}) {
         for (const bool in_place : {false, true}) {
           const auto n = static_cast<size_t>(size);
           std::vector<unsigned char> in = some_bools(4 * n), out(4 * n, 0xcd);

@@ -123,7 +123,7 @@ inline void reduce(Communicator& comm, const Case& c, Collective collective) {
   Buffer in = call.buffer(c.count), other = call.buffer(c.count);
   Buffer& out = c.in_place ? in : other;
   call.give({in}, c.count);
-  if (!call.done(comm.reduce(in.data(), writes ? out.data() : nullptr, c.count, c.type, root, c.op,
+  if (!call.done(comm.reduce(in.data(), writes ? out.data() : nullptr, c.count, c.type, c.op, root,
                              call.options))) {
     return;
   }

@@ -46,7 +46,7 @@ Status one(Communicator& comm, const Kind& kind, void* in, void* out, size_t cou
     case Collective::kBroadcast:
       return comm.broadcast(in, out, count, kFloat, 0, options);
     case Collective::kReduce:
-      return comm.reduce(in, out, count, kFloat, 1, sum, options);
+      return comm.reduce(in, out, count, kFloat, sum, 1, options);
     case Collective::kGather:
       return comm.gather(in, out, each, kFloat, 0, options);
     case Collective::kScatter:

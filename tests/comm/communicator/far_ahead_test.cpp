@@ -81,7 +81,7 @@ const OnlySends kOnlySend[] = {
        return comm.gather(in, out, 1, kLong, next);
      }},
     {"reduce", {2}, [](Communicator& comm, const int64_t* in, int64_t* out, int next) {
-       return comm.reduce(in, out, 1, kLong, next, ReduceOp::kSum);
+       return comm.reduce(in, out, 1, kLong, ReduceOp::kSum, next);
      }}};
 
 TEST_CASE("ranks that only send are told at the end that they disagree") {

@@ -95,7 +95,7 @@ std::string reduced_bits(Communicator& comm, size_t count, DataType type) {
   }
   expect_ok(comm.all_reduce(in.data(), out.data(), count * n, type), "all_reduce");
   expect_ok(comm.reduce_scatter(in.data(), part.data(), count, type), "reduce_scatter");
-  expect_ok(comm.reduce(in.data(), root.data(), count * n, type, 1), "reduce");
+  expect_ok(comm.reduce(in.data(), root.data(), count * n, type, ReduceOp::kSum, 1), "reduce");
   std::string bits(reinterpret_cast<char*>(out.data()), bytes);
   bits.append(reinterpret_cast<char*>(part.data()), count * size_of(type));
   if (comm.rank() == 1) bits.append(reinterpret_cast<char*>(root.data()), bytes);
@@ -150,7 +150,7 @@ TEST_CASE("averages of integers are exact over several hosts") {
       judge(comm.all_reduce(in.data(), out.data(), count, kInt, ReduceOp::kAvg), "all_reduce");
       judge(comm.reduce_scatter(all.data(), out.data(), count, kInt, ReduceOp::kAvg),
             "reduce_scatter");
-      const Status reduced = comm.reduce(in.data(), out.data(), count, kInt, 2, ReduceOp::kAvg);
+      const Status reduced = comm.reduce(in.data(), out.data(), count, kInt, ReduceOp::kAvg, 2);
       if (comm.rank() == 2) judge(reduced, "reduce");
       expect_ok(reduced, "reduce");
       const Status refused = comm.all_reduce(in.data(), out.data(), count, kInt, ReduceOp::kAvg,

@@ -31,7 +31,7 @@ TEST_CASE("an all_reduce past 4 GiB") {
           expect_eq(static_cast<int>(data[place]), static_cast<int>(2 * (place % 101) + 1),
                     "element " + std::to_string(place));
         }
-        rondo::free(data);
+        rondo::dealloc(data);
       },
       {}, std::chrono::seconds{200}));
 }

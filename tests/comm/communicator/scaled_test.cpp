@@ -29,7 +29,7 @@ TEST_CASE("a scaled sum multiplies every rank's input by its own factor, and onc
             }
             const CallOptions options{.algorithm = algorithm, .factor = comm.rank() + 2.0};
             const Status status =
-                comm.all_reduce(in.data(), out.data(), count, type, ReduceOp::kScaledSum, options);
+                comm.all_reduce(in.data(), out.data(), count, type, ReduceOp::kMulSum, options);
             if (forced && (row == nullptr || rounds || elsewhere)) {
               expect_error(status, Code::kUnavailable);
               continue;
@@ -58,7 +58,7 @@ TEST_CASE("a factor of the other zero is another factor") {
     const float in = 1;
     float out = 0;
     for (const double factor : {0.0, -0.0, 1.0, -0.0, 0.0}) {
-      expect_ok(comm.all_reduce(&in, &out, 1, kFloat, ReduceOp::kScaledSum, {.factor = factor}),
+      expect_ok(comm.all_reduce(&in, &out, 1, kFloat, ReduceOp::kMulSum, {.factor = factor}),
                 "all_reduce");
       expect(out == 2 * factor && std::signbit(out) == std::signbit(factor),
              "times " + std::to_string(factor) + " gives " + std::to_string(out));
@@ -85,10 +85,10 @@ TEST_CASE("a scaled sum is the same wherever the ranks' buffers lie") {
       auto* to = reinterpret_cast<float*>(out.data());
       for (size_t i = 0; i < count; ++i) from[i] = value(i);
       const DataType type = kFloat;
-      const ReduceOp op = ReduceOp::kScaledSum;
+      const ReduceOp op = ReduceOp::kMulSum;
       expect_ok(comm.all_reduce(from, to, count, type, op, scale), what);
       check(out, 0, count, type, expected, "all_reduce " + what);
-      expect_ok(comm.reduce(from, to, count, type, n - 1, op, scale), what);
+      expect_ok(comm.reduce(from, to, count, type, op, n - 1, scale), what);
       if (rank == n - 1) check(out, 0, count, type, expected, "reduce " + what);
       const size_t before = block * static_cast<size_t>(rank);
       const auto own_block = [&](size_t i) { return expected(before + i); };

@@ -78,8 +78,8 @@ void every_call(Communicator& c, bool async) {
   done([&] { return c.broadcast(root_only, single, 1); },
        [&] { return c.broadcast_async(root_only, single, 1); }, "broadcast", single, {2});
   const OutSpan at_root = r == 2 ? OutSpan(single) : OutSpan();
-  done([&] { return c.reduce(one, at_root, 2, ReduceOp::kProd); },
-       [&] { return c.reduce_async(one, at_root, 2, ReduceOp::kProd); }, "reduce", single,
+  done([&] { return c.reduce(one, at_root, ReduceOp::kProd, 2); },
+       [&] { return c.reduce_async(one, at_root, ReduceOp::kProd, 2); }, "reduce", single,
        {r == 2 ? 6 : 2});
   each.assign(3, -1);
   const OutSpan all_at_root = r == 0 ? OutSpan(each) : OutSpan();

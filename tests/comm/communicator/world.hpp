@@ -92,7 +92,7 @@ class Buffer {
   }
   ~Buffer() {
     if (library_) {
-      rondo::free(base_);
+      rondo::dealloc(base_);
     } else {
       std::free(base_);
     }

@@ -68,7 +68,7 @@ class Buffers {
 template <class Memory>
 Status issue(Communicator& c, const Call& call, Memory& buffers, CallOptions options = {}) {
   options.algorithm = call.algorithm;
-  if (call.op == ReduceOp::kScaledSum && form_of(call.collective).reduces) {
+  if (call.op == ReduceOp::kMulSum && form_of(call.collective).reduces) {
     options.factor = c.rank() + 1;
   }
   const void* in = buffers.in();
@@ -83,7 +83,7 @@ Status issue(Communicator& c, const Call& call, Memory& buffers, CallOptions opt
     case Collective::kBroadcast:
       return c.broadcast(in, out, call.count, call.type, call.root, options);
     case Collective::kReduce:
-      return c.reduce(in, out, call.count, call.type, call.root, call.op, options);
+      return c.reduce(in, out, call.count, call.type, call.op, call.root, options);
     case Collective::kGather:
       return c.gather(in, out, call.count, call.type, call.root, options);
     case Collective::kScatter:

@@ -95,7 +95,7 @@ TEST_CASE("On a device, an all-reduce by every algorithm, of every type") {
     calls.push_back({.collective = Collective::kAllReduce,
                      .count = 33,
                      .type = DataType::kFloat32,
-                     .op = ReduceOp::kScaledSum,
+                     .op = ReduceOp::kMulSum,
                      .algorithm = algorithm});
   }
   for (int type = 0; type < kDataTypes; ++type) {
@@ -156,7 +156,7 @@ TEST_CASE("Of slots of the usual size LL carries 16 KiB a block, among more than
   for (const auto& [ranks, most] : {std::pair<int, size_t>{4, 16 << 10}, {5, 8 << 10}}) {
     Rig world(ranks, {.config = config});
     const size_t fits = 2 * most / sizeof(float);  // two channels
-    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kScaledSum}) {
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMulSum}) {
       for (const size_t count : {fits, fits + 1}) {
         INFO(ranks << " ranks, " << count << " floats, " << name(op));
         CHECK(launches_by_ll(world, {.collective = Collective::kAllReduce,

@@ -395,7 +395,7 @@ TEST_CASE("Copies are refused where they cannot be") {
   Slabs plain(world, *world.gpu);
   check_failed(gather(world, 0, plain.begin(0), memory, 8), Code::kUnavailable,
                {"all_gather(int32, count 8) by copy-engine: rank 0's input (32 bytes at ",
-                "register it on every rank (register_memory)"});
+                "register it on every rank (register_device_memory)"});
   CHECK(world[1].status().code() == Code::kUnavailable);
 
   run_on_host(2, [](Communicator& c) {

@@ -170,7 +170,7 @@ inline DeviceOperation device_operation(Call& call, size_t rank, uint64_t limit_
           .in = reinterpret_cast<const std::byte*>(call.in(rank)),
           .out = reinterpret_cast<std::byte*>(call.out(rank)),
           .type = DataType::kUint64,
-          .op = scaled ? ReduceOp::kScaledSum : ReduceOp::kSum,
+          .op = scaled ? ReduceOp::kMulSum : ReduceOp::kSum,
           .protocol = Protocol::kSimple,
           .direct = call.direct,
           .divisor = scaled ? 1 : kDivisor,

@@ -91,7 +91,7 @@ TEST_CASE("Without a number a rank takes sixteen thread blocks, or what it is gi
        {std::tuple{1, 0, 16}, {2, 0, 16}, {2, 64, 16}, {1, 64, 33}, {2, 3, 3}, {8, 0, 4}}) {
     Setup setup = {.gpu = std::make_shared<FakeGpu>(1, 132)};
     setup.config.channels = 0;
-    setup.config.most_channels = most;
+    setup.config.max_channels = most;
     Rig world(size, setup);
     INFO(size << " ranks, at most " << most);
     CHECK(channels(world[0]) == expected);
@@ -107,7 +107,7 @@ TEST_CASE("Without a number a rank takes sixteen thread blocks, or what it is gi
   on_threads(2, [&](int rank) {
     Config config = config_of(directory, rank, 2, small_config());
     config.channels = 0;
-    config.most_channels = rank == 0 ? 5 : 7;
+    config.max_channels = rank == 0 ? 5 : 7;
     const auto made = Communicator::create(config);
     if (made.ok()) taken[rank] = channels(*made);
   });

@@ -221,7 +221,7 @@ TEST_CASE(
        "there is no all_reduce by two-shot-direct here");
   says(c.all_gather(own, own, 1, DataType::kInt32, world.on_stream(0, Algorithm::kCopyEngine)),
        "there is no all_gather by copy-engine here");
-  says(c.register_memory(own, 16), "the ranks are on several hosts");
+  says(c.register_device_memory(own, 16), "the ranks are on several hosts");
   for (int rank = 0; rank < 3; ++rank) must(sum(world, rank, data[rank]));
   finish(world);
   for (const Ints& each : data) CHECK(each == Ints(4, 3));

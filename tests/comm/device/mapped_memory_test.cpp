@@ -133,7 +133,8 @@ TEST_CASE("Any part of mapped memory may be registered, across the bounds of its
         Part{kPage, kSlab / 2 + 6 * kPage + 1, 4}}) {
     INFO(part.from);
     for (const Status& status : on_all(world, [&](int rank) {
-           return world[rank].register_memory(world.slabs.begin(rank) + part.from, part.bytes);
+           return world[rank].register_device_memory(world.slabs.begin(rank) + part.from,
+                                                     part.bytes);
          })) {
       must(status);
     }
@@ -145,7 +146,7 @@ TEST_CASE("Any part of mapped memory may be registered, across the bounds of its
     }
     compare(world, {call}, found);
     for (int rank = 0; rank < 2; ++rank) {
-      must(world[rank].unregister_memory(world.slabs.begin(rank) + part.from));
+      must(world[rank].unregister_device_memory(world.slabs.begin(rank) + part.from));
     }
     CHECK(world.gpu->mapped_pieces() == 0);
   }
@@ -193,7 +194,7 @@ TEST_CASE("Mapped memory that cannot be shared is refused on every rank, and goe
     for (const Status& status :
          register_all_but(1, wrong.memory, wrong.bytes, world, world.slabs)) {
       check_failed(status, wrong.code, {wrong.text});
-      CHECK(status.message().starts_with("register_memory: rank 1: "));
+      CHECK(status.message().starts_with("register_device_memory: rank 1: "));
     }
     check_goes_through_slots(world);
   }
@@ -202,7 +203,7 @@ TEST_CASE("Mapped memory that cannot be shared is refused on every rank, and goe
     must(status);
   }
   for (int rank = 0; rank < 3; ++rank) {
-    must(world[rank].unregister_memory(rank == 1 ? elsewhere : world.slabs.begin(rank)));
+    must(world[rank].unregister_device_memory(rank == 1 ? elsewhere : world.slabs.begin(rank)));
   }
   world.gpu->destroy_mapped(long_one);
   world.gpu->destroy_mapped(elsewhere);
@@ -293,7 +294,7 @@ TEST_CASE("A rank that goes away while mapped memory is registered is named, and
     };
     const auto statuses = on_all(world, [&](int rank) {
       goes = rank == 1;
-      const Status status = world[rank].register_memory(world.slabs.begin(rank), kSlab);
+      const Status status = world[rank].register_device_memory(world.slabs.begin(rank), kSlab);
       if (rank == 1) world.leave(1);
       return status;
     });
@@ -331,7 +332,7 @@ TEST_CASE("Processes reach each other's mapped memory by descriptors") {
     AloneWithMemory self(directory, rank, kRanks);
     const size_t descriptors = open_descriptors(*self.gpu);
     for (int turn = 0; turn < 2; ++turn) {
-      testing::expect_ok(self.ranks->register_memory(self.base + 100, kSlab), "register");
+      testing::expect_ok(self.ranks->register_device_memory(self.base + 100, kSlab), "register");
       testing::expect_eq(open_descriptors(*self.gpu), descriptors, "descriptors");
       testing::expect_eq(self.gpu->mapped_pieces(), 2 * many_pieces().size(), "mapped");
       auto* const data = reinterpret_cast<int32_t*>(self.base + 104);
@@ -343,7 +344,7 @@ TEST_CASE("Processes reach each other's mapped memory by descriptors") {
       testing::expect_ok(self.ranks->status(), "status");
       for (int i = 0; i < kCount; ++i) testing::expect_eq(data[i], 3 * i + 21, "sum");
       testing::expect(was_told(*self.gpu, data), "direct");
-      testing::expect_ok(self.ranks->unregister_memory(self.base + 100), "unregister");
+      testing::expect_ok(self.ranks->unregister_device_memory(self.base + 100), "unregister");
       testing::expect_eq(self.gpu->mapped_pieces(), size_t{0}, "mapped after the end");
       testing::expect_eq(open_descriptors(*self.gpu), descriptors, "descriptors after the end");
     }
@@ -362,7 +363,7 @@ TEST_CASE("A process that is killed while mapped memory is registered is named t
       link.announce("exporting");
       link.await("nothing");
     };
-    expect_failed(self.ranks->register_memory(self.base, kAll), Code::kPeerDied, "rank 1");
+    expect_failed(self.ranks->register_device_memory(self.base, kAll), Code::kPeerDied, "rank 1");
     testing::expect(open_descriptors(*self.gpu) <= descriptors, "descriptors");
     self.ranks.reset();
     testing::expect_eq(self.gpu->mapped_pieces(), size_t{0}, "mapped");

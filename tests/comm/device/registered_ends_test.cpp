@@ -16,13 +16,13 @@ TEST_CASE("A place in the table that one rank still uses is given out on no rank
   for (int late = 0; late < 2; ++late) {
     Slabs first(world, *world.gpu), second(world, *world.gpu);
     require_registered(world, first);
-    must(world[1 - late].unregister_memory(first.begin(1 - late)));
+    must(world[1 - late].unregister_device_memory(first.begin(1 - late)));
     require_registered(world, second);
     world.gpu->forget_told();
     compare(world, second, {chosen_direct(world)});
     CHECK(was_told(*world.gpu, second.begin(0)));
     require_unregistered(world, second);
-    must(world[late].unregister_memory(first.begin(late)));
+    must(world[late].unregister_device_memory(first.begin(late)));
   }
 }
 
@@ -136,7 +136,7 @@ TEST_CASE("Using a registration that has ended on another rank is a mismatch") {
   Slabs second(world, *world.gpu);
   require_registered(world, second);
   const Call call = chosen_direct(world);
-  must(world[0].unregister_memory(world.slabs.begin(0)));
+  must(world[0].unregister_device_memory(world.slabs.begin(0)));
   AllPlaced found(1);
   found[0].emplace_back(call, 0, 2, second.begin(0));
   found[0].emplace_back(call, 1, 2, world.slabs.begin(1));
@@ -144,7 +144,7 @@ TEST_CASE("Using a registration that has ended on another rank is a mismatch") {
   world.synchronize();
   check_all_failed(world, Code::kMismatch,
                    {"rank 1 uses a registration there that has ended on rank 0"});
-  must(world[1].unregister_memory(world.slabs.begin(1)));
+  must(world[1].unregister_device_memory(world.slabs.begin(1)));
   require_unregistered(world, second);
 }
 
@@ -153,7 +153,7 @@ TEST_CASE("More registrations than there are places are refused on every rank al
   constexpr uint32_t kMost = transport::cuda_ipc::kMostRegistrations;
   for (const Status& status : on_all(world, [&](int rank) {
          for (uint32_t i = 0; i < kMost; ++i) {
-           RONDO_TRY(world[rank].register_memory(world.slabs.begin(rank) + i, 100));
+           RONDO_TRY(world[rank].register_device_memory(world.slabs.begin(rank) + i, 100));
          }
          return Status();
        })) {
@@ -163,13 +163,13 @@ TEST_CASE("More registrations than there are places are refused on every rank al
     check_failed(status, Code::kResourceExhausted, {"256 registrations"});
   }
   for (int rank = 0; rank < 2; ++rank) {
-    must(world[rank].unregister_memory(world.slabs.begin(rank) + 9));
+    must(world[rank].unregister_device_memory(world.slabs.begin(rank) + 9));
   }
   require_registered(world, world.slabs);
   compare(world, world.slabs, {forced_direct()});
   for (int rank = 0; rank < 2; ++rank) {
     for (uint32_t i = 1; i < kMost; ++i) {
-      CHECK(world[rank].unregister_memory(world.slabs.begin(rank) + i).ok() == (i != 9));
+      CHECK(world[rank].unregister_device_memory(world.slabs.begin(rank) + i).ok() == (i != 9));
     }
   }
 }

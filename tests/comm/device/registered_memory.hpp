@@ -69,7 +69,7 @@ class Slabs {
   }
   ~Slabs() {
     for (int rank = 0; rank < world_.size() && world_.all_created(); ++rank) {
-      while (world_[rank].unregister_memory(begin(rank)).ok()) continue;
+      while (world_[rank].unregister_device_memory(begin(rank)).ok()) continue;
     }
     for (size_t rank = 0; rank < base_.size(); ++rank) {
       if (pieces_[rank].empty()) {
@@ -113,15 +113,16 @@ inline std::vector<Status> on_all(World& world, const std::function<Status(int r
 }
 
 inline std::vector<Status> register_all(World& world, const Slabs& slabs, size_t bytes = kSlab) {
-  return on_all(world,
-                [&](int rank) { return world[rank].register_memory(slabs.begin(rank), bytes); });
+  return on_all(world, [&](int rank) {
+    return world[rank].register_device_memory(slabs.begin(rank), bytes);
+  });
 }
 /// The same, but for one rank, which registers something else.
 inline std::vector<Status> register_all_but(int other, void* memory, size_t bytes, World& world,
                                             const Slabs& slabs) {
   return on_all(world, [&](int rank) {
-    return rank == other ? world[rank].register_memory(memory, bytes)
-                         : world[rank].register_memory(slabs.begin(rank), kSlab);
+    return rank == other ? world[rank].register_device_memory(memory, bytes)
+                         : world[rank].register_device_memory(slabs.begin(rank), kSlab);
   });
 }
 
@@ -131,7 +132,7 @@ inline void require_registered(World& world, const Slabs& slabs, size_t bytes = 
 
 inline void require_unregistered(World& world, const Slabs& slabs) {
   for (int rank = 0; rank < world.size(); ++rank) {
-    must(world[rank].unregister_memory(slabs.begin(rank)));
+    must(world[rank].unregister_device_memory(slabs.begin(rank)));
   }
 }
 

@@ -39,7 +39,7 @@ TEST_CASE("Between processes, every direct form gives the host's bits in registe
         compare(world, world.slabs, every_direct_form(size));
         Call scaled = forced_direct(333);
         scaled.type = DataType::kFloat32;
-        scaled.op = ReduceOp::kScaledSum;
+        scaled.op = ReduceOp::kMulSum;
         compare(world, world.slabs, {scaled});
         CHECK_FALSE(world.gpu->told().empty());
       }
@@ -164,14 +164,15 @@ TEST_CASE("A registration that fails on one rank fails on all, and the communica
     for (const Status& status :
          register_all_but(1, wrong.memory, wrong.bytes, world, world.slabs)) {
       check_failed(status, wrong.code, {wrong.text});
-      CHECK(status.message().starts_with("register_memory: rank 1: "));
+      CHECK(status.message().starts_with("register_device_memory: rank 1: "));
       if (wrong.code == Code::kUnavailable) {
         CHECK(status.message().ends_with("can be registered"));  // nothing is cut off
       }
     }
   }
   for (int rank = 0; rank < 3; ++rank) {
-    check_failed(world[rank].unregister_memory(world.slabs.begin(rank)), Code::kInvalidArgument);
+    check_failed(world[rank].unregister_device_memory(world.slabs.begin(rank)),
+                 Code::kInvalidArgument);
     CHECK_FALSE(is_direct(
         world[rank].plan(Collective::kAllReduce, 4096, DataType::kInt32, true).algorithm));
   }
@@ -251,11 +252,11 @@ TEST_CASE("Memory of device_alloc is freed once, and not while it is registered"
   // Not on a device, or in a group.
   int data = 0;
   run_on_host(1, [&](Communicator& host) {
-    expect_failed(host.register_memory(&data, sizeof data), Code::kInvalidArgument);
-    expect_failed(host.unregister_memory(&data), Code::kInvalidArgument);
+    expect_failed(host.register_device_memory(&data, sizeof data), Code::kInvalidArgument);
+    expect_failed(host.unregister_device_memory(&data), Code::kInvalidArgument);
   });
   must(world[0].group_start());
-  check_failed(world[0].register_memory(&data, sizeof data), Code::kInvalidArgument);
+  check_failed(world[0].register_device_memory(&data, sizeof data), Code::kInvalidArgument);
   must(world[0].group_end());
 }
 
@@ -298,7 +299,7 @@ TEST_CASE("Whichever call of CUDA fails while memory is registered, all ranks le
       failing.right = failing.right && std::count(data[rank], data[rank] + kMany, 3) == kMany;
     }
     for (int rank = 0; rank < 2; ++rank) {
-      (void)world[rank].unregister_memory(world.slabs.begin(rank));
+      (void)world[rank].unregister_device_memory(world.slabs.begin(rank));
       (void)world[rank].status();
     }
     failing.end(*world.gpu);

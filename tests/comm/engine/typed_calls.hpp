@@ -130,7 +130,7 @@ class TypedCall {
   static constexpr size_t kGuardBytes = 64;
 
   bool gathers() const { return case_.collective == Collective::kAllGather; }
-  bool scaled() const { return case_.op == ReduceOp::kScaledSum; }
+  bool scaled() const { return case_.op == ReduceOp::kMulSum; }
   std::byte* out(uint32_t rank) { return memory_[rank].data() + case_.shift + out_; }
   std::byte* in(uint32_t rank) {
     if (case_.in_place) return out(rank) + (gathers() ? rank * bytes_ : 0);
@@ -189,7 +189,7 @@ inline std::vector<TypedCase> every_kernel(Algorithm algorithm, Protocol protoco
       const auto type = static_cast<DataType>(t);
       const auto op = static_cast<ReduceOp>(o);
       if (!supports(type, op)) continue;
-      if (op == ReduceOp::kScaledSum && !can_scale(type, algorithm)) continue;
+      if (op == ReduceOp::kMulSum && !can_scale(type, algorithm)) continue;
       const size_t most = most_bytes / size_of(type);
       for (const size_t count : {size_t{1}, most / 3 | 1, most}) {
         cases.push_back({.algorithm = algorithm,

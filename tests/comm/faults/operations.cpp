@@ -67,7 +67,7 @@ Status reduce(Communicator& comm, Buffers& b, int turn) {
   fill(comm, b, turn);
   const int root = turn % comm.size();
   const size_t mine = comm.rank() == root ? b.count : 0;
-  return checked(comm.reduce(b.input(), b.output(), b.count, kType, root), b, mine,
+  return checked(comm.reduce(b.input(), b.output(), b.count, kType, ReduceOp::kSum, root), b, mine,
                  [&](size_t i) { return sum(comm.size(), i, turn); });
 }
 

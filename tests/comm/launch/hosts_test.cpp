@@ -88,7 +88,7 @@ class Background {
 TEST_CASE("every rank of every host gets its environment", "[hosts]") {
   const std::string tail = " 3 10.77.0.1 0 " + std::filesystem::current_path().string();
   check_ended(Cluster(3).run(
-                  "--hosts 10.77.0.1:2,h1,fd77::3 -n 1",
+                  "--hosts 10.77.0.1:2,h1,fd77::3 -n 4",
                   "[ ${#RONDO_SECRET} = 64 ] && [ -z \"$DISPLAY\" ] && [ $MASTER_PORT -gt 0 ] && "
                   "[ \"$BYTES\" = \"$(printf 'a\\377\\303\\251'\"'\"'\"\\n$')\" ] && "
                   "case $RONDO_RENDEZVOUS in tcp://10.77.0.1:*) ;; *) exit 1 ;; esac && "
@@ -251,6 +251,7 @@ TEST_CASE("programs and hosts that are not there", "[hosts]") {
   refused({"--hosts", "h0:none", "true"}, 2, {"--hosts is \"h0:none\"", "\"none\""});
   refused({"--hosts", "h0:0", "true"}, 2, {"host h0 is \"0\": it must be from 1 to 1024"});
   refused({"--hosts", "h0:1000,h1:25", "true"}, 2, {"\"1025\": it must be from 1 to 1024"});
+  refused({"--hosts", "h0:1,h1:1", "-n", "3", "true"}, 2, {"the hosts have 2 ranks together"});
   refused({"--hosts", "", "true"}, 2, {"--hosts is \"\": it names no host"});
   refused({"--hostfile", "", "true"}, 2, {"--hostfile is \"\", which cannot be read"});
   refused({"--hosts", "-oProxyCommand=x", "true"}, 2, {"names no host"});

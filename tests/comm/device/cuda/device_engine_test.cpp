@@ -99,7 +99,7 @@ TEST_CASE("On a device, large direct sums give the host's bits") {
     std::vector<TypedCase> cases;
     for (const Algorithm algorithm : {Algorithm::kOneShotDirect, Algorithm::kTwoShotDirect}) {
       for (const DataType type : {DataType::kFloat32, DataType::kBFloat16, DataType::kFloat8E4M3}) {
-        for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kScaledSum}) {
+        for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMulSum}) {
           for (const size_t shift : {0, 4}) {
             cases.push_back({.algorithm = algorithm,
                              .protocol = Protocol::kSimple,

@@ -67,7 +67,7 @@ class Rank {
   /// Sums in `memory` while it is registered, launched and replayed, and when it no longer is.
   Status use(const char* what, void* memory) {
     values_ = static_cast<float*>(memory);
-    RONDO_TRY(world_.register_memory(memory, kBytes));
+    RONDO_TRY(world_.register_device_memory(memory, kBytes));
     const auto enqueue_direct = [&] { return enqueue(Algorithm::kTwoShotDirect); };
     RONDO_TRY(sum(what, enqueue_direct));
     cudaGraph_t graph = nullptr;
@@ -81,7 +81,7 @@ class Rank {
     for (int replay = 0; replay < 3; ++replay) {
       RONDO_TRY(sum(what, [&] { return checked(cudaGraphLaunch(replayed, stream_), "a replay"); }));
     }
-    RONDO_TRY(world_.unregister_memory(memory));
+    RONDO_TRY(world_.unregister_device_memory(memory));
     RONDO_TRY(world_.barrier({.stream = stream_}));
     RONDO_TRY(
         sum(what, [&] { return enqueue(Algorithm::kAuto); }));  // through slots, as the replay
