@@ -20,7 +20,6 @@
 namespace rondo {
 
 using comm::refuse;
-using comm::Request;
 using comm::WorkState;
 using engine::Operation;
 using engine::Transfer;
@@ -33,27 +32,25 @@ Status Communicator::Impl::failure() const {
 
 // Part of each blocking call: a call of it would cost a fifth more than it does.
 [[gnu::always_inline]] inline bool Communicator::Impl::repeats_last(
-    const Request& request, const CallOptions& options) const {
-  const auto& [r, o, operation] = last_;
-  const bool same_layout =
-      r.layout == request.layout || (r.layout && request.layout && *r.layout == *request.layout);
-  return operation.prepared != nullptr && r.collective == request.collective &&
-         r.in == request.in && r.out == request.out && r.count == request.count &&
-         r.type == request.type && r.op == request.op && r.root == request.root &&
-         r.is_split == request.is_split && same_layout && o.algorithm == options.algorithm &&
+    const Call& call, const CallOptions& options) const {
+  const auto& [c, o, operation] = last_;
+  return operation.prepared != nullptr && c.collective == call.collective && c.in == call.in &&
+         c.out == call.out && c.count == call.count && c.type == call.type && c.op == call.op &&
+         c.root == call.root && o.algorithm == options.algorithm &&
          o.timeout.count() == options.timeout.count() && o.stream == options.stream &&
          o.layout == options.layout &&
-         std::bit_cast<uint64_t>(o.factor) == std::bit_cast<uint64_t>(options.factor);
+         std::bit_cast<uint64_t>(o.factor) == std::bit_cast<uint64_t>(options.factor) &&
+         (!is_varying(call.collective) || comm::layout_of(call) == operation.prepared->layout);
 }
 
-Status Communicator::Impl::submit(const Request& request, const CallOptions& options,
+Status Communicator::Impl::submit(const Call& call, const CallOptions& options,
                                   const WorkState* work) {
   RONDO_TRY(check_process());
   if (group_ || work != nullptr || is_queued()) {
-    return hand_over(request, options, work);
+    return hand_over(call, options, work);
   }
   if (device_ || board_->has_error()) RONDO_TRY(failure());
-  if (!repeats_last(request, options)) RONDO_TRY(resolve(request, options));
+  if (!repeats_last(call, options)) RONDO_TRY(resolve(call, options));
   if (!device_) return runner_->run(last_.operation);
   RONDO_TRY(enqueue(last_.operation));
   return device_->run();
@@ -66,13 +63,13 @@ Status Communicator::Impl::submit(Transfer transfer, const CallOptions& options,
 }
 
 // A call that does not go straight to the runner is a group of one, or part of the open group.
-template <class Call>
-Status Communicator::Impl::hand_over(Call&& call, const CallOptions& options,
+template <class CallOrMessage>
+Status Communicator::Impl::hand_over(CallOrMessage&& what, const CallOptions& options,
                                      const WorkState* work) {
   comm::Group alone;
   comm::Group& group = group_ ? *group_ : alone;
   Status refused = failure();
-  if (refused.ok()) refused = add(std::forward<Call>(call), options, work, group);
+  if (refused.ok()) refused = add(std::forward<CallOrMessage>(what), options, work, group);
   if (refused.ok() && group_) {
     if (work != nullptr) (*work)->collected = true;
     return {};
@@ -87,10 +84,10 @@ Status Communicator::Impl::refuse_call(const Status& why) {
   return group_ ? group_->refuse(why) : why;
 }
 
-Status Communicator::Impl::add(const Request& request, const CallOptions& options,
-                               const WorkState* work, comm::Group& group) {
-  RONDO_TRY(check_work(name(request.collective), work));
-  if (!repeats_last(request, options)) RONDO_TRY(resolve(request, options));
+Status Communicator::Impl::add(const Call& call, const CallOptions& options, const WorkState* work,
+                               comm::Group& group) {
+  RONDO_TRY(check_work(name(call.collective), work));
+  if (!repeats_last(call, options)) RONDO_TRY(resolve(call, options));
   Operation& operation = group.operations.emplace_back(last_.operation);
   if (work != nullptr) operation.work = *work;
   group.asynchronous = group.asynchronous || work != nullptr;
@@ -116,7 +113,7 @@ Status Communicator::Impl::add(Transfer transfer, const CallOptions& options, co
 }
 
 Status Communicator::Impl::check_place(const Transfer& transfer, bool asynchronous) const {
-  if (is_on_device() && !transfer.exact) {
+  if (is_on_device() && (transfer.tag != 0 || transfer.peer == kAnySource || transfer.probes)) {
     return {Code::kUnavailable,
             fmt::format("{}: messages on a device have no tags, any source or probes: use send() "
                         "and recv() without a tag, which match in the order of the calls",
@@ -126,10 +123,8 @@ Status Communicator::Impl::check_place(const Transfer& transfer, bool asynchrono
     return refuse("probe: a group's calls begin at its end, and a probe returns before");
   }
   const bool from_itself = transfer.peer == rank() || (transfer.peer == kAnySource && size() == 1);
-  // With tags this rank's asynchronous calls may be the other end.
-  if (!from_itself || group_ || asynchronous || transfer.once || (!transfer.exact && is_queued())) {
-    return {};
-  }
+  // This rank's asynchronous calls may be the other end.
+  if (!from_itself || group_ || asynchronous || transfer.once || is_queued()) return {};
   return refuse(
       fmt::format("a rank that waits for its {} itself waits for ever: put the send and "
                   "the recv into one group, or use the asynchronous calls",
@@ -175,29 +170,31 @@ int64_t Communicator::Impl::timeout_of(const CallOptions& options) const {
              : timeout_ns_;
 }
 
-Status Communicator::Impl::resolve(const Request& request, const CallOptions& options) {
-  RONDO_TRY(comm::check(request, options, rank(), size()));
-  RONDO_TRY(check_stream(name(request.collective), options));
-  auto operation = operation_by(device_ ? *device_plans_ : *plans_, request, options);
-  if (!operation.ok()) return operation.status();
-  last_ = {.request = request, .options = options, .operation = std::move(*operation)};
-  if (request.layout != nullptr) last_.request.layout = &last_.operation.prepared->layout;
+Status Communicator::Impl::resolve(const Call& call, const CallOptions& options) {
+  schedule::BlockLayout layout = comm::layout_of(call);
+  RONDO_TRY(comm::check(call, layout, options, rank(), size()));
+  RONDO_TRY(check_stream(name(call.collective), options));
+  const comm::Shape shape = comm::shape_of(call, std::move(layout), options, rank());
+  Operation operation =
+      RONDO_TRY(operation_by(device_ ? *device_plans_ : *plans_, shape, call, options));
+  last_ = {.call = call, .options = options, .operation = std::move(operation)};
+  last_.call.blocks = nullptr;  // the caller's; the operation has a copy
   return {};
 }
 
-Result<Operation> Communicator::Impl::operation_by(comm::Plans& plans, const Request& request,
-                                                   const CallOptions& options) {
-  auto found = plans.find(comm::shape_of(request, options, rank()));
+Result<Operation> Communicator::Impl::operation_by(comm::Plans& plans, const comm::Shape& shape,
+                                                   const Call& call, const CallOptions& options) {
+  auto found = plans.find(shape);
   if (!found.ok()) return found.status();
   Operation operation;
   operation.prepared = found->get();
   operation.keep_alive = std::move(*found);
-  if (request.collective == Collective::kBarrier) {
+  if (call.collective == Collective::kBarrier) {
     operation.in = &barrier_in_;
     operation.out = &barrier_out_;
   } else {
-    if (comm::reads(request, rank())) operation.in = static_cast<const std::byte*>(request.in);
-    if (comm::writes(request, rank())) operation.out = static_cast<std::byte*>(request.out);
+    if (comm::reads(call, rank())) operation.in = static_cast<const std::byte*>(call.in);
+    if (comm::writes(call, rank())) operation.out = static_cast<std::byte*>(call.out);
   }
   operation.factor = options.factor;
   operation.timeout_ns = timeout_of(options);
@@ -209,19 +206,16 @@ Status Communicator::Impl::enqueue(const Operation& operation) {
   return device_->add(operation, runner_->record(*operation.prepared));
 }
 
-Status Communicator::Impl::gather_on_host(const void* own, void* all, size_t count, DataType type) {
-  const Request request = {.collective = Collective::kAllGather,
-                           .in = own,
-                           .out = all,
-                           .count = count,
-                           .type = type,
-                           .is_split = true};
-  const CallOptions options = {.algorithm = Algorithm::kRing};
-  if (!is_on_device()) return submit(request, options);
+Status Communicator::Impl::gather_on_host(const void* own, void* all, size_t bytes,
+                                          board::CallKind kind) {
   RONDO_TRY(failure());
-  auto operation = operation_by(*plans_, request, options);
-  if (!operation.ok()) return operation.status();
-  return runner_->run(*operation);
+  const Call call{.collective = Collective::kAllGather, .in = own, .out = all, .count = bytes};
+  const CallOptions options{.algorithm = Algorithm::kRing};
+  comm::Shape shape = comm::shape_of(call, {}, options, rank());
+  shape.call.kind = kind;
+  comm::Group alone;
+  alone.operations.push_back(RONDO_TRY(operation_by(*plans_, shape, call, options)));
+  return is_on_device() ? runner_->run(alone.operations) : carry_out(alone);
 }
 
 Status Communicator::Impl::refuse_copy() const {
@@ -264,15 +258,12 @@ std::vector<int> Communicator::Impl::hosts() const {
 
 Result<Plan> Communicator::Impl::plan(Collective collective, size_t count, DataType type,
                                       bool direct, Algorithm algorithm, ReduceOp op) const {
-  Request request{.collective = collective, .count = count, .type = type, .op = op};
-  schedule::BlockLayout layout;
-  if (is_varying(collective)) {
-    layout = schedule::equal_layout(collective, size(), count);
-    request.layout = &layout;
-  }
+  const Call call{.collective = collective, .count = count, .type = type, .op = op};
   const CallOptions options{.algorithm = algorithm};
-  RONDO_TRY(comm::check_values(request, options, size()));
-  comm::Shape shape = comm::shape_of(request, options, rank());
+  RONDO_TRY(comm::check_values(call, options, size()));
+  schedule::BlockLayout layout;
+  if (is_varying(collective)) layout = schedule::equal_layout(collective, size(), count);
+  comm::Shape shape = comm::shape_of(call, std::move(layout), options, rank());
   shape.in_place = false;
   const comm::Plans& plans = device_ ? *device_plans_ : *plans_;
   auto made = plans.prepare(shape);

@@ -18,6 +18,7 @@
 #include "comm/board/board.hpp"
 #include "comm/bootstrap/bootstrap.hpp"
 #include "comm/bootstrap/roll_call.hpp"
+#include "comm/check_call.hpp"
 #include "comm/control/agent.hpp"
 #include "comm/control/endings.hpp"
 #include "comm/device/device_runner.hpp"
@@ -25,7 +26,6 @@
 #include "comm/host/progress.hpp"
 #include "comm/host/runner.hpp"
 #include "comm/plans.hpp"
-#include "comm/request.hpp"
 #include "comm/setup/assemble.hpp"
 #include "rondo/communicator.hpp"
 #include "transport/memory/segment.hpp"
@@ -81,7 +81,7 @@ class Communicator::Impl {
 
   /// Every call comes through here. Without `work` it blocks until the operation has ended, or, in a
   /// group, returns at once; with it, `work` ends with the operation, or with why nothing has begun.
-  Status submit(const comm::Request& request, const CallOptions& options,
+  Status submit(const Call& call, const CallOptions& options,
                 const comm::WorkState* work = nullptr);
   /// One end of a message.
   Status submit(engine::Transfer transfer, const CallOptions& options,
@@ -169,10 +169,10 @@ class Communicator::Impl {
   Status broken_off() noexcept;
   /// The communicator's, as far as it is known here; ok: none.
   Status failure() const;
-  template <class Call>
-  Status hand_over(Call&& call, const CallOptions& options, const comm::WorkState* work);
+  template <class CallOrMessage>
+  Status hand_over(CallOrMessage&& what, const CallOptions& options, const comm::WorkState* work);
   /// Checks the call, and adds it to the group.
-  Status add(const comm::Request& request, const CallOptions& options, const comm::WorkState* work,
+  Status add(const Call& call, const CallOptions& options, const comm::WorkState* work,
              comm::Group& group);
   Status add(engine::Transfer transfer, const CallOptions& options, const comm::WorkState* work,
              comm::Group& group);
@@ -188,15 +188,15 @@ class Communicator::Impl {
   Status queue(comm::Group& group, bool* begun);
   bool is_queued() const { return queue_ && !queue_->empty(); }
   /// Whether the call repeats the last one, so that last_.operation is what it asks for.
-  bool repeats_last(const comm::Request& request, const CallOptions& options) const;
+  bool repeats_last(const Call& call, const CallOptions& options) const;
   /// Checks the arguments, finds the plan, and remembers the operation in last_.
-  Status resolve(const comm::Request& request, const CallOptions& options);
+  Status resolve(const Call& call, const CallOptions& options);
   /// Whether ranks have made different calls that none of them has noticed: then the error.
   Status compare_calls();
   /// The same at the end, when there is no call to return it.
   void log_disagreement();
-  Result<engine::Operation> operation_by(comm::Plans& plans, const comm::Request& request,
-                                         const CallOptions& options);
+  Result<engine::Operation> operation_by(comm::Plans& plans, const comm::Shape& shape,
+                                         const Call& call, const CallOptions& options);
   /// With a device: the operation is the next of the launch that is begun.
   Status enqueue(const engine::Operation& operation);
   /// This communicator's error, one that is raised now if a member has ended included.
@@ -211,14 +211,14 @@ class Communicator::Impl {
   std::string roll_call_name(uint64_t number) const;
   /// Whether others have got communicator `number` of shrink() without this rank: then the error.
   Status check_left_out(uint64_t number, std::chrono::steady_clock::time_point began) const;
-  /// What every rank wants of a split, in the host's memory.
-  Status gather_for_split(const int32_t* own, int32_t* all, size_t count, bool is_duplicate) {
-    return gather_on_host(own, all, count, is_duplicate ? DataType::kUint32 : DataType::kInt32);
+  /// What every rank says, by rank, in the host's memory. Outside of groups.
+  template <class Word>
+  Result<std::vector<Word>> gather_on_host(const Word& own, board::CallKind kind) {
+    std::vector<Word> all(static_cast<size_t>(size()));
+    RONDO_TRY(gather_on_host(&own, all.data(), sizeof(Word), kind));
+    return all;
   }
-  Status gather_on_host(const void* own, void* all, size_t count, DataType type);
-  /// Of a registration, by rank.
-  template <class Part>
-  Result<std::vector<Part>> gather_parts(const Part& own);
+  Status gather_on_host(const void* own, void* all, size_t bytes, board::CallKind kind);
   int64_t timeout_of(const CallOptions& options) const;
   /// The queue and the progress thread, from now on.
   Status need_queue();
@@ -240,7 +240,7 @@ class Communicator::Impl {
   int64_t timeout_ns_ = 0;
 
   struct Resolved {
-    comm::Request request;
+    Call call;
     CallOptions options;
     engine::Operation operation;  // of blocking calls itself, for others to be copied
   };

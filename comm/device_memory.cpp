@@ -86,21 +86,12 @@ Status device_free(void* pointer) {
   });
 }
 
-template <class Part>
-Result<std::vector<Part>> Communicator::Impl::gather_parts(const Part& own) {
-  std::vector<Part> all(static_cast<size_t>(size()));
-  RONDO_TRY(gather_on_host(&own, all.data(), sizeof(Part), DataType::kUint8));
-  return all;
-}
-
 Status Communicator::Impl::register_device_memory(void* pointer, size_t bytes) {
   RONDO_TRY(check_process());
   if (!device_) {
     return refuse(
         "register_device_memory: this communicator is not on a device; rondo::register_memory() "
-        "makes "
-        "host "
-        "memory library memory, for every communicator");
+        "makes host memory library memory, for every communicator");
   }
   if (group_) return refuse("register_device_memory inside a group: call group_end first");
   if (device_->hosts().hosts() > 1) {
@@ -111,18 +102,19 @@ Status Communicator::Impl::register_device_memory(void* pointer, size_t bytes) {
   if (!device_->can_register()) {
     return {Code::kUnavailable,
             "register_device_memory: the ranks' GPUs have no access to each other: operations go "
-            "through "
-            "slots in host memory"};
+            "through slots in host memory"};
   }
   device::Registrations& registrations = device_->registrations();
   // Every rank gets as far as its peers do: what one has to say, the others wait for.
-  const auto offers = RONDO_TRY(gather_parts(registrations.offer(pointer, bytes)));
+  const auto offers =
+      RONDO_TRY(gather_on_host(registrations.offer(pointer, bytes), board::CallKind::kRegister));
   RONDO_TRY(device::first_error(offers));
   const uint32_t rounds = registrations.piece_rounds(offers);
   Status own = registrations.map(offers), all;
   for (uint32_t round = 0; all.ok() && round <= rounds; ++round) {
     if (own.ok()) own = registrations.send_pieces(round);
-    const auto outcomes = gather_parts(device::RegistrationOutcome::of(own));
+    const auto outcomes =
+        gather_on_host(device::RegistrationOutcome::of(own), board::CallKind::kRegister);
     all = outcomes.ok() ? device::first_error(*outcomes) : outcomes.status();
     // What the others have sent is here by now. In the last round nobody sends.
     if (round < rounds) own = registrations.map_pieces(round, all.ok());

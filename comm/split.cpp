@@ -35,10 +35,8 @@ Result<std::optional<Communicator::Impl::SplitPart>> Communicator::Impl::choose_
     uint32_t nonce;  // rank 0's keeps parts of communicators of the same name apart
   };
   const SplitChoice own{.color = color, .key = key, .nonce = std::random_device{}()};
-  std::vector<SplitChoice> all(static_cast<size_t>(size()));
-  static_assert(sizeof(SplitChoice) == 3 * sizeof(int32_t));
-  RONDO_TRY(gather_for_split(reinterpret_cast<const int32_t*>(&own),
-                             reinterpret_cast<int32_t*>(all.data()), 3, called == "duplicate"));
+  const std::vector<SplitChoice> all = RONDO_TRY(gather_on_host(
+      own, called == "duplicate" ? board::CallKind::kDuplicate : board::CallKind::kSplit));
   const uint64_t number = ++splits_;
   // After the exchange: a rank that is refused keeps nobody waiting.
   if (color < kNoColor) {

@@ -33,8 +33,11 @@ Result<NcclCall> read(const GivenCall& g, NcclCall::CallKind kind, Collective co
     op = RONDO_TRY(read_operator(g.op, type, *comm, options.stream, g.call));
   }
   options.factor = op.factor;
-  return NcclCall{std::move(comm), g.call, kind,  collective, g.in,   g.out,
-                  g.count,         type,   op.op, g.root,     options};
+  return NcclCall{std::move(comm),
+                  g.call,
+                  kind,
+                  {collective, g.in, g.out, g.count, type, op.op, g.root},
+                  options};
 }
 
 ncclResult_t collective(Collective which, const GivenCall& given) {

@@ -10,55 +10,23 @@ namespace {
 
 /// The blocking form.
 Status call(Communicator& on, const NcclCall& o) {
-  if (o.kind == NcclCall::CallKind::kSend) return on.send(o.in, o.count, o.type, o.root, o.options);
+  const Call& c = o.call;
+  if (o.kind == NcclCall::CallKind::kSend) return on.send(c.in, c.count, c.type, c.root, o.options);
   if (o.kind == NcclCall::CallKind::kRecv)
-    return on.recv(o.out, o.count, o.type, o.root, o.options);
-  switch (o.collective) {
-    case Collective::kAllReduce:
-      return on.all_reduce(o.in, o.out, o.count, o.type, o.op, o.options);
-    case Collective::kReduceScatter:
-      return on.reduce_scatter(o.in, o.out, o.count, o.type, o.op, o.options);
-    case Collective::kReduce:
-      return on.reduce(o.in, o.out, o.count, o.type, o.op, o.root, o.options);
-    case Collective::kBroadcast:
-      return on.broadcast(o.in, o.out, o.count, o.type, o.root, o.options);
-    case Collective::kAllGather:
-      return on.all_gather(o.in, o.out, o.count, o.type, o.options);
-    case Collective::kGather:
-      return on.gather(o.in, o.out, o.count, o.type, o.root, o.options);
-    case Collective::kScatter:
-      return on.scatter(o.in, o.out, o.count, o.type, o.root, o.options);
-    default:
-      return on.all_to_all(o.in, o.out, o.count, o.type, o.options);
-  }
+    return on.recv(c.out, c.count, c.type, c.root, o.options);
+  return on.run(c, o.options);
 }
 
 /// The asynchronous form.
 Work start(Communicator& on, const NcclCall& o) {
+  const Call& c = o.call;
   if (o.kind == NcclCall::CallKind::kSend) {
-    return on.send_async(o.in, o.count, o.type, o.root, o.options);
+    return on.send_async(c.in, c.count, c.type, c.root, o.options);
   }
   if (o.kind == NcclCall::CallKind::kRecv) {
-    return on.recv_async(o.out, o.count, o.type, o.root, o.options);
+    return on.recv_async(c.out, c.count, c.type, c.root, o.options);
   }
-  switch (o.collective) {
-    case Collective::kAllReduce:
-      return on.all_reduce_async(o.in, o.out, o.count, o.type, o.op, o.options);
-    case Collective::kReduceScatter:
-      return on.reduce_scatter_async(o.in, o.out, o.count, o.type, o.op, o.options);
-    case Collective::kReduce:
-      return on.reduce_async(o.in, o.out, o.count, o.type, o.op, o.root, o.options);
-    case Collective::kBroadcast:
-      return on.broadcast_async(o.in, o.out, o.count, o.type, o.root, o.options);
-    case Collective::kAllGather:
-      return on.all_gather_async(o.in, o.out, o.count, o.type, o.options);
-    case Collective::kGather:
-      return on.gather_async(o.in, o.out, o.count, o.type, o.root, o.options);
-    case Collective::kScatter:
-      return on.scatter_async(o.in, o.out, o.count, o.type, o.root, o.options);
-    default:
-      return on.all_to_all_async(o.in, o.out, o.count, o.type, o.options);
-  }
+  return on.start(c, o.options);
 }
 
 /// The operations of one communicator in a group, in the order of their calls.
@@ -141,14 +109,14 @@ Status run_beside(std::span<const CommPart> parts) {
 }  // namespace
 
 Status run(const NcclCall& operation) {
-  return operation.comm->use(operation.call, [&](Communicator& on) { return call(on, operation); });
+  return operation.comm->use(operation.name, [&](Communicator& on) { return call(on, operation); });
 }
 
 Status run(std::span<const NcclCall> operations) {
   const std::vector<CommPart> parts = parts_of(operations);
   const auto locks = lock(parts);
   for (const CommPart& part : parts) {
-    RONDO_TRY(part.comm->check(part.operations.front()->call));
+    RONDO_TRY(part.comm->check(part.operations.front()->name));
   }
   if (parts.empty()) return {};
   if (parts.front().comm->device < 0)
@@ -163,10 +131,11 @@ Result<double> predict_us(std::span<const NcclCall> operations) {
     const std::lock_guard lock(part.comm->calls);
     double sum = 0;
     for (const NcclCall* it : part.operations) {
-      RONDO_TRY(part.comm->check(it->call));
+      RONDO_TRY(part.comm->check(it->name));
       if (it->kind != NcclCall::CallKind::kCollective) continue;
       sum += part.communicator()
-                 .plan(it->collective, it->count, it->type, false, it->options.algorithm, it->op)
+                 .plan(it->call.collective, it->call.count, it->call.type, false,
+                       it->options.algorithm, it->call.op)
                  .predicted_us;
     }
     longest = std::max(longest, sum);

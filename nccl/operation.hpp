@@ -9,15 +9,9 @@ namespace rondo::nccl {
 
 struct NcclCall {
   Comm comm;
-  const char* call;  // the function's name, for errors
+  const char* name;  // the function's, for errors
   enum class CallKind : uint8_t { kCollective, kSend, kRecv } kind;
-  Collective collective;  // of a collective
-  const void* in;         // also what is sent
-  void* out;              // also what is received into
-  size_t count;
-  DataType type;
-  ReduceOp op;
-  int root;  // or the message's peer
+  Call call;  // of a message: in is sent, out is received, and the peer is the root
   CallOptions options;
 };
 

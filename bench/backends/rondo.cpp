@@ -265,54 +265,10 @@ class Rondo final : public RondoBackend {
       counts_ = {.shape_count = shape.count, .counts = block_counts(shape, rank(), size())};
     }
     const std::vector<size_t>& counts = counts_.counts;
-    switch (shape.collective) {
-      case Collective::kAllReduce:
-        return communicator_.all_reduce(operation.in, operation.out, shape.count, shape.type,
-                                        shape.op, call);
-      case Collective::kReduceScatter:
-        return communicator_.reduce_scatter(operation.in, operation.out, shape.count, shape.type,
-                                            shape.op, call);
-      case Collective::kAllGather:
-        return communicator_.all_gather(operation.in, operation.out, shape.count, shape.type, call);
-      case Collective::kBroadcast:
-        return communicator_.broadcast(operation.in, operation.out, shape.count, shape.type,
-                                       shape.root, call);
-      case Collective::kReduce:
-        return communicator_.reduce(operation.in, operation.out, shape.count, shape.type, shape.op,
-                                    shape.root, call);
-      case Collective::kGather:
-        return communicator_.gather(operation.in, operation.out, shape.count, shape.type,
-                                    shape.root, call);
-      case Collective::kScatter:
-        return communicator_.scatter(operation.in, operation.out, shape.count, shape.type,
-                                     shape.root, call);
-      case Collective::kAllToAll:
-        return communicator_.all_to_all(operation.in, operation.out, shape.count, shape.type, call);
-      case Collective::kAllGatherV:
-        return communicator_.all_gather_v(operation.in, operation.out, counts, {}, shape.type,
-                                          call);
-      case Collective::kReduceScatterV:
-        return communicator_.reduce_scatter_v(operation.in, operation.out, counts, {}, shape.type,
-                                              shape.op, call);
-      case Collective::kAllToAllV:
-        return communicator_.all_to_all_v(operation.in, counts, {}, operation.out, counts, {},
-                                          shape.type, call);
-      case Collective::kGatherV:
-        return communicator_.gather_v(operation.in, operation.out, counts, {}, shape.type,
-                                      shape.root, call);
-      case Collective::kScatterV:
-        return communicator_.scatter_v(operation.in, operation.out, counts, {}, shape.type,
-                                       shape.root, call);
-      case Collective::kInclusiveScan:
-        return communicator_.inclusive_scan(operation.in, operation.out, shape.count, shape.type,
-                                            shape.op, call);
-      case Collective::kExclusiveScan:
-        return communicator_.exclusive_scan(operation.in, operation.out, shape.count, shape.type,
-                                            shape.op, call);
-      case Collective::kBarrier:
-        return communicator_.barrier(call);
-    }
-    return {Code::kInvalidArgument, "unknown collective"};
+    const Blocks blocks{.in_counts = counts, .out_counts = counts};
+    return communicator_.run({shape.collective, operation.in, operation.out, shape.count,
+                              shape.type, shape.op, shape.root, &blocks},
+                             call);
   }
 
   Plan plan(const CallShape& shape) const { return plan(shape, options_.direct); }

@@ -52,7 +52,7 @@ std::string order_in_words(uint64_t layout) {
 }  // namespace
 
 uint64_t Call::hash() const {
-  const uint64_t shape = static_cast<uint64_t>(collective) | static_cast<uint64_t>(is_split) << 7 |
+  const uint64_t shape = static_cast<uint64_t>(collective) | static_cast<uint64_t>(kind) << 5 |
                          static_cast<uint64_t>(type) << 8 | static_cast<uint64_t>(op) << 16 |
                          static_cast<uint64_t>(algorithm) << 24 |
                          static_cast<uint64_t>(static_cast<uint32_t>(root)) << 32;
@@ -60,11 +60,9 @@ uint64_t Call::hash() const {
 }
 
 std::string Call::to_string(bool with_layout) const {
-  if (is_split) {
-    return type == DataType::kUint8    ? "register_device_memory"
-           : type == DataType::kUint32 ? "duplicate"
-                                       : "split";
-  }
+  if (kind == CallKind::kSplit) return "split";
+  if (kind == CallKind::kDuplicate) return "duplicate";
+  if (kind == CallKind::kRegister) return "register_device_memory";
   const bool reduces = form_of(collective).reduces;
   std::string text{name(collective)};
   if (collective != Collective::kBarrier) {
@@ -190,14 +188,14 @@ std::optional<Posted> BoardView::read(int peer, uint64_t sequence) const {
   const double factor = r.factor.load(std::memory_order_acquire);
   if (r.sequence.load(std::memory_order_relaxed) != sequence) return std::nullopt;
   Posted posted;
-  posted.call = {.collective = static_cast<Collective>(shape & 0x7f),
+  posted.call = {.collective = static_cast<Collective>(shape & 0x1f),
                  .type = static_cast<DataType>(shape >> 8 & 0xff),
                  .op = static_cast<ReduceOp>(shape >> 16 & 0xff),
                  .algorithm = static_cast<Algorithm>(shape >> 24 & 0xff),
                  .root = static_cast<int32_t>(shape >> 40),
                  .count = count,
                  .layout = layout,
-                 .is_split = (shape & 0x80) != 0};
+                 .kind = static_cast<CallKind>(shape >> 5 & 0x7)};
   posted.in = {.kind = static_cast<uint32_t>(shape >> 32 & 0xf),
                .arena = static_cast<uint32_t>(arenas),
                .offset = in_offset};

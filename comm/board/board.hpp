@@ -40,6 +40,9 @@ inline constexpr uint64_t kHistory = 64;
 /// Every so many operations a rank makes sure that it forgets nothing that others still need.
 inline constexpr uint64_t kAskEvery = kHistory / 4;
 
+/// What a call is: a collective of the caller's, or the exchange of a function of the communicator.
+enum class CallKind : uint8_t { kCollective, kSplit, kDuplicate, kRegister };
+
 /// What a rank was asked to do: everything on which ranks must agree.
 struct Call {
   Collective collective;
@@ -51,8 +54,7 @@ struct Call {
   /// CallOptions::layout. A _v collective whose counts and offsets are the same on all ranks has a
   /// hash of these here.
   uint64_t layout = 0;
-  /// The all_gather by which ranks exchange what they want of a split; of bytes: what they register.
-  bool is_split = false;
+  CallKind kind = CallKind::kCollective;  // the others are all_gathers
 
   friend bool operator==(const Call&, const Call&) = default;
   /// The same number on two ranks exactly when they were asked for the same, but for hash
@@ -61,7 +63,7 @@ struct Call {
   /// "all_reduce(float, sum, count 1024)". `with_layout`: also where it is C order.
   std::string to_string(bool with_layout = false) const;
 };
-static_assert(kCollectives < 0x80);  // pack_shape() keeps is_split in the same byte
+static_assert(kCollectives <= 0x20);  // pack_shape() keeps the kind in the same byte
 
 /// One operation of one rank as another rank reads it.
 struct Posted {
@@ -117,7 +119,7 @@ static_assert(sizeof(HostRecord) == 64);
 struct alignas(64) OperationRecord {
   std::atomic<uint64_t> sequence;  // 0: being written, or never used
   std::atomic<uint64_t> count;
-  // Collective (upper bit: is_split), type, op, algorithm, kinds of the references to in and out (4
+  // Collective (upper three bits: the kind), type, op, algorithm, kinds of the references to in and out (4
   // bits each): a byte each; root: 24 bits.
   std::atomic<uint64_t> shape;
   std::atomic<uint64_t> arenas;  // of the references to in and out: 32 bits each
@@ -418,7 +420,7 @@ class Board : public BoardView {
   friend class Mirror;
 
   static uint64_t pack_shape(const Call& call) {
-    return static_cast<uint64_t>(call.collective) | static_cast<uint64_t>(call.is_split) << 7 |
+    return static_cast<uint64_t>(call.collective) | static_cast<uint64_t>(call.kind) << 5 |
            static_cast<uint64_t>(call.type) << 8 | static_cast<uint64_t>(call.op) << 16 |
            static_cast<uint64_t>(call.algorithm) << 24 |
            static_cast<uint64_t>(static_cast<uint32_t>(call.root)) << 40;

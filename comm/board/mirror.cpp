@@ -217,7 +217,7 @@ bool Mirror::unpack_operation(int rank, Reader& reader) const {
   constexpr auto kRelease = std::memory_order_release;
   MirroredOperation operation;
   if (!reader.take(operation) || operation.sequence == 0 || operation.counted > 1 ||
-      (operation.shape & 0x7f) >= kCollectives) {
+      (operation.shape & 0x1f) >= kCollectives) {
     return false;
   }
   std::atomic<uint64_t>* const words = board_.counts(rank, operation.sequence);

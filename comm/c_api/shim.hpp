@@ -200,4 +200,36 @@ rondo_code start(const Given& given, rondo_work** work, const Body& body) {
   });
 }
 
+/// Pointers to a number for each rank, as passed from C; null: absent.
+struct BlockPointers {
+  const size_t *in_counts = nullptr, *in_offsets = nullptr;
+  const size_t *out_counts = nullptr, *out_offsets = nullptr;
+
+  Blocks of(const Communicator& c) const {
+    return {for_each_rank(in_counts, c), for_each_rank(in_offsets, c), for_each_rank(out_counts, c),
+            for_each_rank(out_offsets, c)};
+  }
+};
+
+/// A collective: `call` without its type, its operator and its blocks.
+inline rondo_code run(const Given& given, Call call, const BlockPointers& pointers = {}) {
+  return run(given, [&](Communicator& c, const Arguments& a) {
+    const Blocks blocks = pointers.of(c);
+    call.type = a.type;
+    call.op = a.op;
+    call.blocks = &blocks;
+    return c.run(call, a.options);
+  });
+}
+inline rondo_code start(const Given& given, rondo_work** work, Call call,
+                        const BlockPointers& pointers = {}) {
+  return start(given, work, [&](Communicator& c, const Arguments& a) {
+    const Blocks blocks = pointers.of(c);
+    call.type = a.type;
+    call.op = a.op;
+    call.blocks = &blocks;
+    return c.start(call, a.options);
+  });
+}
+
 }  // namespace rondo::c_api

@@ -40,13 +40,12 @@ struct Transfer {
   bool sends;
   int peer;           // or kAnySource, until the message is there
   std::byte* buffer;  // only read by the sending end
-  uint64_t count;
+  uint64_t count;     // of a recv: the room, until the message is there
   DataType type;
-  int64_t timeout_ns;
+  int64_t timeout_ns = 0;
   void* stream = nullptr;  // on a device: where it is enqueued
   std::shared_ptr<Work::State> work{};
   int tag = 0;                   // or kAnyTag, until the message is there
-  bool exact = true;             // of a recv: count is what comes, not the room for it
   bool probes = false;           // a look: nothing is received
   bool once = false;             // of a look: it ends at once, and may have found nothing
   Envelope* envelope = nullptr;  // of a recv or a look: written when it ends well

@@ -151,18 +151,13 @@ Progress MessageLanes::fill(int peer) {
 // The recv is for this message from here on.
 Progress MessageLanes::accept(int source, uint64_t word, Transfer& recv) {
   const uint64_t wanted = board::message_word(recv.type, recv.count, tag_of_word(word));
-  const bool fits = recv.exact
-                        ? word == wanted
-                        : type_of_word(word) == recv.type && count_of_word(word) <= recv.count;
+  const bool fits = type_of_word(word) == recv.type && count_of_word(word) <= recv.count;
   if (!fits && source == board_.rank()) {
     return fail(
         {Code::kMismatch, fmt::format("rank {} sends {} to itself but receives {}", source,
                                       board::describe_word(word), board::describe_word(wanted))});
   }
-  if (!fits) {
-    return fail(recv.exact ? board::uneven_message(source, word, board_.rank(), wanted)
-                           : board::unfit_message(source, word, board_.rank(), wanted));
-  }
+  if (!fits) return fail(board::unfit_message(source, word, board_.rank(), wanted));
   if (recv.peer == kAnySource) last_source_ = source;
   recv.peer = source;
   recv.tag = tag_of_word(word);

@@ -267,7 +267,8 @@ std::optional<std::vector<rondo::run::JobHost>> hosts_of(const RunFlags& flags) 
       !read_ranks("--nproc-per-node", flags.per_host, &ranks.per_host)) {
     return std::nullopt;
   }
-  auto listed = here ? std::vector{rondo::run::JobHost{.name = "", .without = 1}} : listed_hosts(flags);
+  auto listed =
+      here ? std::vector{rondo::run::JobHost{.name = "", .without = 1}} : listed_hosts(flags);
   if (!listed) return std::nullopt;
   auto placed = rondo::run::place_ranks(std::move(*listed), ranks);
   if (placed.ok()) return *placed;

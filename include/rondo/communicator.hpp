@@ -13,7 +13,9 @@
 #include <string_view>
 #include <vector>
 
+#include "rondo/call.hpp"
 #include "rondo/memory.hpp"
+#include "rondo/named_calls.hpp"
 #include "rondo/status.hpp"
 #include "rondo/types.hpp"
 
@@ -94,65 +96,6 @@ struct Place {
 /// without WORLD_SIZE it connects to the launcher's server; kUnavailable: that fails.
 Result<std::optional<Place>> place_from_launcher();
 
-/// Settings that one call may override.
-struct CallOptions {
-  Algorithm algorithm = Algorithm::kAuto;  // kAuto: the communicator's choice
-  std::chrono::milliseconds timeout{0};    // 0: the communicator's
-  /// kMulSum only: the factor of this rank's input. May differ from rank to rank. Refused
-  /// (kInvalidArgument) if the type of the sum cannot hold it: ReduceOp has the rules.
-  double factor = 1;
-  /// With Config::device: the cudaStream_t on which the operation is enqueued; null: the legacy
-  /// default stream. Without: must be null.
-  void* stream = nullptr;
-  /// The order of a tensor's dimensions in memory, slowest first, as hexadecimal digits: 0x1342 is
-  /// channels-last. It must be equal on all ranks, and 0 for C order, _v calls and messages.
-  uint64_t layout = 0;
-  friend bool operator==(const CallOptions&, const CallOptions&) = default;
-};
-
-/// What a message is, as its receiver learns it.
-struct Envelope {
-  int source = -1;  // the rank that sent it; -1: there is no message
-  int tag = 0;
-  size_t count = 0;  // of elements, as it was sent
-  DataType type = DataType::kUint8;
-};
-
-/// An asynchronous operation. Copies share it; if all are dropped, the operation continues.
-/// Thread-safe.
-class Work {
- public:
-  /// Blocks until the operation has ended and returns its Status. May be called more than once.
-  /// kInvalidArgument at once while the operation's group is open: group_end() begins it.
-  Status wait();
-  /// Whether it has ended, without blocking.
-  bool test() const;
-  /// ok while it runs, then its Status.
-  Status status() const;
-  /// Times of issue, of the first byte that could move, and of the end: CLOCK_MONOTONIC
-  /// nanoseconds, 0: not yet.
-  struct Times {
-    int64_t issued_ns, started_ns, ended_ns;
-  };
-  Times times() const;
-  /// Of a recv that has ended well: what it received. Otherwise its source is -1.
-  Envelope envelope() const;
-
-  struct [[gnu::visibility("hidden")]] State;
-  explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
-
- private:
-  friend size_t wait_any(std::span<const Work> works);
-  std::shared_ptr<State> state_;
-};
-
-/// wait() of each; the first Status in their order that is not ok.
-Status wait_all(std::span<Work> works);
-/// Blocks until one has ended, well or badly, and returns its index, the lowest if there are more;
-/// 0 without any. It stays ended: take it out of the list before the next call. If none has ended
-/// and one's group is open, that one's index at once: its wait() fails.
-size_t wait_any(std::span<const Work> works);
-
 /// How one operation would be done, and its predicted time.
 struct Plan {
   Algorithm algorithm;
@@ -196,7 +139,7 @@ struct Stats {
 /// share a device need a stream each. A group has at most 128 messages, on one stream, which
 /// precede its collectives instead of running beside them. Calls that return a Work are refused.
 /// Where ranks are on several hosts, data between hosts go through pinned memory (docs/gpus.md).
-class Communicator {
+class Communicator : public NamedCalls<Communicator> {
  public:
   /// Meets the other ranks. Blocks at most Config::bootstrap_timeout until all have come, and at
   /// most as long again for each of the exchanges that follow. The error names a missing rank.
@@ -257,101 +200,61 @@ class Communicator {
   std::vector<int> hosts() const;
   int host_of(int rank) const;  // -1: there is no such rank
 
-  /// out[i] = op over all ranks of in[i], for `count` elements; out is the same bits on every rank.
-  Status all_reduce(const void* in, void* out, size_t count, DataType type,
-                    ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
-  /// in: size() blocks of `count`; out: the reduction of block rank() of every rank.
-  Status reduce_scatter(const void* in, void* out, size_t count, DataType type,
-                        ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
-  /// in: `count` elements; out: size() blocks of `count`; block r is rank r's in.
-  Status all_gather(const void* in, void* out, size_t count, DataType type,
-                    const CallOptions& options = {});
-  /// out on every rank = in of `root`; elsewhere in is ignored and may be null. A root does not
-  /// wait for other ranks, so it learns of a disagreement from a later call, at most 64 calls
-  /// later.
-  Status broadcast(const void* in, void* out, size_t count, DataType type, int root,
-                   const CallOptions& options = {});
-  /// out on `root` = op over all ranks of in; unused elsewhere, where the call does not wait, as
-  /// above.
-  Status reduce(const void* in, void* out, size_t count, DataType type, ReduceOp op, int root,
-                const CallOptions& options = {});
-  /// in: `count` elements; out on `root`: size() blocks of `count`; block r is rank r's in. out is
-  /// ignored elsewhere.
-  Status gather(const void* in, void* out, size_t count, DataType type, int root,
-                const CallOptions& options = {});
-  /// in on `root`: size() blocks of `count`, ignored elsewhere; out: block rank() of it.
-  Status scatter(const void* in, void* out, size_t count, DataType type, int root,
-                 const CallOptions& options = {});
-  /// in, out: size() blocks of `count`; block r of out is block rank() of rank r's in.
-  Status all_to_all(const void* in, void* out, size_t count, DataType type,
-                    const CallOptions& options = {});
-  /// all_gather with blocks of different sizes: out holds counts[r] elements from rank r, beginning
-  /// at element offsets[r]; empty offsets: blocks follow each other. counts and offsets have an
-  /// entry per rank and are the same on every rank. in: counts[rank()] elements; in place it is its
-  /// own block. A _v call is prepared anew each time, unless it repeats the last one.
-  Status all_gather_v(const void* in, void* out, std::span<const size_t> counts,
-                      std::span<const size_t> offsets, DataType type,
-                      const CallOptions& options = {});
-  /// reduce_scatter likewise: in holds counts[r] elements for rank r at element offsets[r].
-  Status reduce_scatter_v(const void* in, void* out, std::span<const size_t> counts,
-                          std::span<const size_t> offsets, DataType type,
-                          ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
-  /// all_to_all likewise: in_counts[r] elements at element in_offsets[r] of in go to rank r, and
-  /// out_counts[r] elements come from it to element out_offsets[r] of out. Each rank passes its own
-  /// counts; sender and receiver must agree. Never in place.
-  Status all_to_all_v(const void* in, std::span<const size_t> in_counts,
-                      std::span<const size_t> in_offsets, void* out,
-                      std::span<const size_t> out_counts, std::span<const size_t> out_offsets,
-                      DataType type, const CallOptions& options = {});
-  /// gather likewise: on `root` out holds counts[r] elements from rank r, at element offsets[r]. Every
-  /// rank passes all counts and offsets, the same as the root. (In MPI only the root does.)
-  Status gather_v(const void* in, void* out, std::span<const size_t> counts,
-                  std::span<const size_t> offsets, DataType type, int root,
-                  const CallOptions& options = {});
-  /// scatter likewise: in on `root` holds counts[r] elements for rank r, at element offsets[r].
-  Status scatter_v(const void* in, void* out, std::span<const size_t> counts,
-                   std::span<const size_t> offsets, DataType type, int root,
-                   const CallOptions& options = {});
-  /// Prefix reductions: out[i] = op over in[i] of ranks 0 to rank(), in this order (MPI_Scan);
-  /// exclusive_scan: to rank() - 1 (MPI_Exscan). The exclusive result of rank 0 is the operator's
-  /// identity: 0 of a sum, 1 of a product, infinity of a minimum, all ones of a bitwise and (MPI
-  /// leaves it undefined). A rank may return before later ranks call, so it may learn of a disagreement
-  /// from a later call, as the root of a broadcast does. There is no average. Small floats are
-  /// rounded once (two-shot), or once per rank (ring).
-  Status inclusive_scan(const void* in, void* out, size_t count, DataType type,
-                        ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
-  Status exclusive_scan(const void* in, void* out, size_t count, DataType type,
-                        ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
-  /// Returns when every rank has called it.
-  Status barrier(const CallOptions& options = {});
+  /// Runs a collective, and returns when it has ended (on a device: when it is enqueued). The named
+  /// calls, such as all_reduce(), are inline functions around it (named_calls.hpp), which document
+  /// each collective. A group collects it, as it collects every call.
+  Status run(const Call& call, const CallOptions& options = {});
+  /// Starts it, and returns at once: see the _async calls.
+  Work start(const Call& call, const CallOptions& options = {});
+  /// The same with buffers that have a size and a type: fills in, out, count and type of the call.
+  Status run(Call call, const InSpan& in, const OutSpan& out, const CallOptions& options = {});
+  Work start(Call call, const InSpan& in, const OutSpan& out, const CallOptions& options = {});
 
-  /// One message. The k-th send to a peer matches its k-th recv from this rank, whatever either
-  /// does in between; count and type must be equal. send() returns when the buffer may be reused,
-  /// which can be before the peer has called recv() (small messages) or only after it (others). So
-  /// two ranks that both send first need a group, or the asynchronous calls.
-  Status send(const void* buffer, size_t count, DataType type, int peer,
+  /// Sends one message. send() returns when the buffer may be reused. That can be before the peer
+  /// has called recv() (small messages) or only after it (others), so two ranks that both send
+  /// first need a group, or the asynchronous calls. Tags are 0 to kMaxTag.
+  Status send(const void* buffer, size_t count, DataType type, int peer, int tag,
               const CallOptions& options = {});
-  Status recv(void* buffer, size_t count, DataType type, int peer, const CallOptions& options = {});
-
-  /// The same with a tag, as in MPI. A recv gets the earliest message that has its peer, or any
-  /// (kAnySource), and its tag, or any (kAnyTag), and that no earlier recv gets; messages of one
-  /// sender with one tag never overtake each other. Tags are 0 to kMaxTag; calls without one have
-  /// tag 0. Of recvs from any source no sender waits for ever while others are received from.
+  /// Receives one message: the earliest that has this peer, or any (kAnySource), and this tag, or any
+  /// (kAnyTag), and that no earlier recv gets. Messages of one sender with one tag never overtake
+  /// each other. If recvs ask for any source, no sender waits for ever while others are received.
   ///
-  /// A recv's count is the room in its buffer: a shorter message fills its front, a longer one is
-  /// kMismatch; the types must be equal. `envelope`, if not null, is written when the recv ends
-  /// well (in a group: by group_end()).
+  /// `count` is the room in the buffer: a shorter message fills its front, a longer one is kMismatch.
+  /// The types must be equal. On a device the counts must be equal, too. `envelope`, if not null, is
+  /// written when the recv has completed without error (in a group: by group_end()).
   ///
   /// Messages travel in the order of their sends. While a recv waits for another tag than the next
   /// one's, messages of that sender that nobody asks for are set aside, up to 16 MiB in all
   /// (each counts 256 bytes more than it has). One without room holds up those after it until it is
   /// received: two ranks then wait for each other, which ends with kTimeout, if the sender waits
   /// for a later message to arrive first. Recvs that are posted, in a group or asynchronously, need
-  /// no room. Not on devices.
-  Status send(const void* buffer, size_t count, DataType type, int peer, int tag,
-              const CallOptions& options = {});
+  /// no room. On a device every message has tag 0 and a known source.
   Status recv(void* buffer, size_t count, DataType type, int peer, int tag,
               Envelope* envelope = nullptr, const CallOptions& options = {});
+  /// The asynchronous forms. Messages wait neither for collectives nor for messages with other peers.
+  /// Work::envelope() says what was received.
+  Work send_async(const void* buffer, size_t count, DataType type, int peer, int tag,
+                  const CallOptions& options = {});
+  Work recv_async(void* buffer, size_t count, DataType type, int peer, int tag,
+                  const CallOptions& options = {});
+
+  /// Without a tag: with tag 0.
+  Status send(const void* buffer, size_t count, DataType type, int peer,
+              const CallOptions& options = {}) {
+    return send(buffer, count, type, peer, 0, options);
+  }
+  Status recv(void* buffer, size_t count, DataType type, int peer,
+              const CallOptions& options = {}) {
+    return recv(buffer, count, type, peer, 0, nullptr, options);
+  }
+  Work send_async(const void* buffer, size_t count, DataType type, int peer,
+                  const CallOptions& options = {}) {
+    return send_async(buffer, count, type, peer, 0, options);
+  }
+  Work recv_async(void* buffer, size_t count, DataType type, int peer,
+                  const CallOptions& options = {}) {
+    return recv_async(buffer, count, type, peer, 0, options);
+  }
   /// Blocks until there is a message that such a recv would get, and says what it is. The message
   /// stays: with that source and tag, recv() gets it. Not in a group.
   Result<Envelope> probe(int peer, int tag, const CallOptions& options = {});
@@ -371,144 +274,6 @@ class Communicator {
   /// of the outermost group, return kInvalidArgument with this reason.
   Status group_abandon(const std::string& reason);
 
-  /// Asynchronous forms: they return at once, and rondo's progress thread executes the operations
-  /// in issue order. A wrong argument returns a Work that has already ended with the error.
-  Work all_reduce_async(const void* in, void* out, size_t count, DataType type,
-                        ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
-  Work reduce_scatter_async(const void* in, void* out, size_t count, DataType type,
-                            ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
-  Work all_gather_async(const void* in, void* out, size_t count, DataType type,
-                        const CallOptions& options = {});
-  Work broadcast_async(const void* in, void* out, size_t count, DataType type, int root,
-                       const CallOptions& options = {});
-  Work reduce_async(const void* in, void* out, size_t count, DataType type, ReduceOp op, int root,
-                    const CallOptions& options = {});
-  Work gather_async(const void* in, void* out, size_t count, DataType type, int root,
-                    const CallOptions& options = {});
-  Work scatter_async(const void* in, void* out, size_t count, DataType type, int root,
-                     const CallOptions& options = {});
-  Work all_to_all_async(const void* in, void* out, size_t count, DataType type,
-                        const CallOptions& options = {});
-  Work all_gather_v_async(const void* in, void* out, std::span<const size_t> counts,
-                          std::span<const size_t> offsets, DataType type,
-                          const CallOptions& options = {});
-  Work reduce_scatter_v_async(const void* in, void* out, std::span<const size_t> counts,
-                              std::span<const size_t> offsets, DataType type,
-                              ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
-  Work all_to_all_v_async(const void* in, std::span<const size_t> in_counts,
-                          std::span<const size_t> in_offsets, void* out,
-                          std::span<const size_t> out_counts, std::span<const size_t> out_offsets,
-                          DataType type, const CallOptions& options = {});
-  Work gather_v_async(const void* in, void* out, std::span<const size_t> counts,
-                      std::span<const size_t> offsets, DataType type, int root,
-                      const CallOptions& options = {});
-  Work scatter_v_async(const void* in, void* out, std::span<const size_t> counts,
-                       std::span<const size_t> offsets, DataType type, int root,
-                       const CallOptions& options = {});
-  Work inclusive_scan_async(const void* in, void* out, size_t count, DataType type,
-                            ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
-  Work exclusive_scan_async(const void* in, void* out, size_t count, DataType type,
-                            ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
-  Work barrier_async(const CallOptions& options = {});
-  /// Messages wait neither for collectives nor for messages with other peers.
-  Work send_async(const void* buffer, size_t count, DataType type, int peer,
-                  const CallOptions& options = {});
-  Work recv_async(void* buffer, size_t count, DataType type, int peer,
-                  const CallOptions& options = {});
-  Work send_async(const void* buffer, size_t count, DataType type, int peer, int tag,
-                  const CallOptions& options = {});
-  /// Work::envelope() says what it received.
-  Work recv_async(void* buffer, size_t count, DataType type, int peer, int tag,
-                  const CallOptions& options = {});
-
-  /// Of the blocks of a _v call, one for each rank.
-  using Counts = std::span<const size_t>;
-  /// The same calls on arrays, vectors and spans (InSpan, OutSpan): count and type are theirs, and
-  /// the operator is a sum where only options are passed. kInvalidArgument names a buffer whose size
-  /// does not fit the call: In and Out of an all_reduce hold the same number, Out of an all_gather
-  /// size() times as many as In. In _v calls the buffer of one block holds exactly its count, the
-  /// buffer of all blocks at least up to the end of the last. A buffer that this rank does not use
-  /// (broadcast's In except on the root, say) may be anything, such as {}.
-  Status all_reduce(InSpan in, OutSpan out, ReduceOp op = ReduceOp::kSum,
-                    const CallOptions& options = {});
-  Status all_reduce(InSpan in, OutSpan out, const CallOptions& options) {
-    return all_reduce(in, out, ReduceOp::kSum, options);
-  }
-  Work all_reduce_async(InSpan in, OutSpan out, ReduceOp op = ReduceOp::kSum,
-                        const CallOptions& options = {});
-  Work all_reduce_async(InSpan in, OutSpan out, const CallOptions& options) {
-    return all_reduce_async(in, out, ReduceOp::kSum, options);
-  }
-  Status reduce_scatter(InSpan in, OutSpan out, ReduceOp op = ReduceOp::kSum,
-                        const CallOptions& options = {});
-  Status reduce_scatter(InSpan in, OutSpan out, const CallOptions& options) {
-    return reduce_scatter(in, out, ReduceOp::kSum, options);
-  }
-  Work reduce_scatter_async(InSpan in, OutSpan out, ReduceOp op = ReduceOp::kSum,
-                            const CallOptions& options = {});
-  Work reduce_scatter_async(InSpan in, OutSpan out, const CallOptions& options) {
-    return reduce_scatter_async(in, out, ReduceOp::kSum, options);
-  }
-  Status all_gather(InSpan in, OutSpan out, const CallOptions& options = {});
-  Work all_gather_async(InSpan in, OutSpan out, const CallOptions& options = {});
-  Status broadcast(InSpan in, OutSpan out, int root, const CallOptions& options = {});
-  Work broadcast_async(InSpan in, OutSpan out, int root, const CallOptions& options = {});
-  Status reduce(InSpan in, OutSpan out, ReduceOp op, int root, const CallOptions& options = {});
-  Work reduce_async(InSpan in, OutSpan out, ReduceOp op, int root, const CallOptions& options = {});
-  Status gather(InSpan in, OutSpan out, int root, const CallOptions& options = {});
-  Work gather_async(InSpan in, OutSpan out, int root, const CallOptions& options = {});
-  Status scatter(InSpan in, OutSpan out, int root, const CallOptions& options = {});
-  Work scatter_async(InSpan in, OutSpan out, int root, const CallOptions& options = {});
-  Status all_to_all(InSpan in, OutSpan out, const CallOptions& options = {});
-  Work all_to_all_async(InSpan in, OutSpan out, const CallOptions& options = {});
-  Status inclusive_scan(InSpan in, OutSpan out, ReduceOp op = ReduceOp::kSum,
-                        const CallOptions& options = {});
-  Status inclusive_scan(InSpan in, OutSpan out, const CallOptions& options) {
-    return inclusive_scan(in, out, ReduceOp::kSum, options);
-  }
-  Work inclusive_scan_async(InSpan in, OutSpan out, ReduceOp op = ReduceOp::kSum,
-                            const CallOptions& options = {});
-  Work inclusive_scan_async(InSpan in, OutSpan out, const CallOptions& options) {
-    return inclusive_scan_async(in, out, ReduceOp::kSum, options);
-  }
-  Status exclusive_scan(InSpan in, OutSpan out, ReduceOp op = ReduceOp::kSum,
-                        const CallOptions& options = {});
-  Status exclusive_scan(InSpan in, OutSpan out, const CallOptions& options) {
-    return exclusive_scan(in, out, ReduceOp::kSum, options);
-  }
-  Work exclusive_scan_async(InSpan in, OutSpan out, ReduceOp op = ReduceOp::kSum,
-                            const CallOptions& options = {});
-  Work exclusive_scan_async(InSpan in, OutSpan out, const CallOptions& options) {
-    return exclusive_scan_async(in, out, ReduceOp::kSum, options);
-  }
-  Status all_gather_v(InSpan in, OutSpan out, Counts counts, Counts offsets,
-                      const CallOptions& options = {});
-  Work all_gather_v_async(InSpan in, OutSpan out, Counts counts, Counts offsets,
-                          const CallOptions& options = {});
-  Status reduce_scatter_v(InSpan in, OutSpan out, Counts counts, Counts offsets,
-                          ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
-  Status reduce_scatter_v(InSpan in, OutSpan out, Counts counts, Counts offsets,
-                          const CallOptions& options) {
-    return reduce_scatter_v(in, out, counts, offsets, ReduceOp::kSum, options);
-  }
-  Work reduce_scatter_v_async(InSpan in, OutSpan out, Counts counts, Counts offsets,
-                              ReduceOp op = ReduceOp::kSum, const CallOptions& options = {});
-  Work reduce_scatter_v_async(InSpan in, OutSpan out, Counts counts, Counts offsets,
-                              const CallOptions& options) {
-    return reduce_scatter_v_async(in, out, counts, offsets, ReduceOp::kSum, options);
-  }
-  Status gather_v(InSpan in, OutSpan out, Counts counts, Counts offsets, int root,
-                  const CallOptions& options = {});
-  Work gather_v_async(InSpan in, OutSpan out, Counts counts, Counts offsets, int root,
-                      const CallOptions& options = {});
-  Status scatter_v(InSpan in, OutSpan out, Counts counts, Counts offsets, int root,
-                   const CallOptions& options = {});
-  Work scatter_v_async(InSpan in, OutSpan out, Counts counts, Counts offsets, int root,
-                       const CallOptions& options = {});
-  Status all_to_all_v(InSpan in, Counts in_counts, Counts in_offsets, OutSpan out,
-                      Counts out_counts, Counts out_offsets, const CallOptions& options = {});
-  Work all_to_all_v_async(InSpan in, Counts in_counts, Counts in_offsets, OutSpan out,
-                          Counts out_counts, Counts out_offsets, const CallOptions& options = {});
   Status send(InSpan buffer, int peer, const CallOptions& options = {}) {
     return send(buffer.data(), buffer.size(), buffer.type(), peer, options);
   }
@@ -538,7 +303,10 @@ class Communicator {
   /// reduce. A _v collective is planned as if every block had `count` elements. 0 channels: there is
   /// no such operation here, and find_plan() says why, as the call would.
   Plan plan(Collective collective, size_t count, DataType type, bool direct = false,
-            Algorithm algorithm = Algorithm::kAuto, ReduceOp op = ReduceOp::kSum) const;
+            Algorithm algorithm = Algorithm::kAuto, ReduceOp op = ReduceOp::kSum) const {
+    const auto found = find_plan(collective, count, type, direct, algorithm, op);
+    return found.ok() ? *found : Plan{};
+  }
   Result<Plan> find_plan(Collective, size_t count, DataType, bool direct, Algorithm,
                          ReduceOp) const;
   Stats stats() const;

@@ -86,6 +86,8 @@ def shortest(program):
 
 
 def in_words(value):
+    if value is None:
+        return "too little to tell"
     if isinstance(value, str):
         return value
     return "-" if value != value else "%.5g" % value  # NaN

@@ -174,18 +174,17 @@ TEST_CASE("messages through tiny slots, over a pace, and beside asynchronous col
 }
 
 TEST_CASE("ends that do not fit are told apart, on every rank") {
-  for (const auto& [sends, expects, type] : {std::tuple<size_t, size_t, DataType>{10, 12, kInt},
-                                             {0, 12, kInt},
-                                             {10, 0, kInt},
-                                             {10, 10, DataType::kInt64}}) {
+  for (const auto& [sends, room, type] : {std::tuple<size_t, size_t, DataType>{12, 10, kInt},
+                                          {10, 0, kInt},
+                                          {10, 10, DataType::kInt64}}) {
     const std::string words = "rank 0 sends " + std::to_string(sends) +
-                              " int32 to rank 1, which expects " + std::to_string(expects) + " " +
-                              std::string(name(type));
-    run_each({2, 3}, [&, sends = sends, expects = expects, type = type](Communicator& comm) {
+                              " int32 to rank 1, whose recv has room for " + std::to_string(room) +
+                              " " + std::string(name(type));
+    run_each({2, 3}, [&, sends = sends, room = room, type = type](Communicator& comm) {
       std::vector<int64_t> data(1000);
       Status status;
       if (comm.rank() == 0) status = comm.send(data.data(), sends, kInt, 1);
-      if (comm.rank() == 1) status = comm.recv(data.data(), expects, type, 0);
+      if (comm.rank() == 1) status = comm.recv(data.data(), room, type, 0);
       expect_error(error_of_barriers(comm, status, 100), Code::kMismatch, words);
     });
   }

@@ -71,32 +71,9 @@ Status issue(Communicator& c, const Call& call, Memory& buffers, CallOptions opt
   if (call.op == ReduceOp::kMulSum && form_of(call.collective).reduces) {
     options.factor = c.rank() + 1;
   }
-  const void* in = buffers.in();
-  void* out = buffers.out();
-  switch (call.collective) {
-    case Collective::kAllReduce:
-      return c.all_reduce(in, out, call.count, call.type, call.op, options);
-    case Collective::kReduceScatter:
-      return c.reduce_scatter(in, out, call.count, call.type, call.op, options);
-    case Collective::kAllGather:
-      return c.all_gather(in, out, call.count, call.type, options);
-    case Collective::kBroadcast:
-      return c.broadcast(in, out, call.count, call.type, call.root, options);
-    case Collective::kReduce:
-      return c.reduce(in, out, call.count, call.type, call.op, call.root, options);
-    case Collective::kGather:
-      return c.gather(in, out, call.count, call.type, call.root, options);
-    case Collective::kScatter:
-      return c.scatter(in, out, call.count, call.type, call.root, options);
-    case Collective::kAllToAll:
-      return c.all_to_all(in, out, call.count, call.type, options);
-    case Collective::kInclusiveScan:
-      return c.inclusive_scan(in, out, call.count, call.type, call.op, options);
-    case Collective::kExclusiveScan:
-      return c.exclusive_scan(in, out, call.count, call.type, call.op, options);
-    default:
-      return c.barrier(options);
-  }
+  return c.run(
+      {call.collective, buffers.in(), buffers.out(), call.count, call.type, call.op, call.root},
+      options);
 }
 
 /// Runs body(communicator) on ranks that are threads, with buffers in the host's memory.

@@ -62,8 +62,8 @@ TEST_CASE("What a communicator on a device does not have is refused by name, and
   says(c.barrier(), "Give every rank a stream");
   says(send({}), "Give every rank a stream");
   for (const Status& status :
-       {c.send(data.data(), 1, DataType::kInt32, 1, 0, world.on_stream(0)),
-        c.recv(data.data(), 1, DataType::kInt32, kAnySource, 1, nullptr, world.on_stream(0)),
+       {c.send(data.data(), 1, DataType::kInt32, 1, 1, world.on_stream(0)),
+        c.recv(data.data(), 1, DataType::kInt32, kAnySource, 0, nullptr, world.on_stream(0)),
         c.probe(1, 0, world.on_stream(0)).status()}) {
     check_failed(status, Code::kUnavailable, {"messages on a device have no tags"});
   }

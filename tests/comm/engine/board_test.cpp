@@ -236,7 +236,7 @@ TEST_CASE("calls that differ in anything differ in hash and text") {
   calls[4].count = 101;
   calls[5].collective = calls[6].collective = Collective::kBroadcast;
   calls[6].root = 1;
-  calls[7].is_split = true;
+  calls[7].kind = CallKind::kSplit;
   calls.push_back(base);
   std::set<uint64_t> hashes;
   std::set<std::string> texts;

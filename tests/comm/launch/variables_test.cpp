@@ -203,7 +203,7 @@ TEST_CASE("an empty variable is as none, and no pace is off", "[launch]") {
       log(LogLevel::kWarn, "the level is as without RONDO_LOG");
       void* memory = alloc(64);
       expect(memory != nullptr, "library memory");
-      free(memory);
+      dealloc(memory);
     });
     std::ifstream file(said);
     std::string line;

@@ -289,8 +289,14 @@ TEST_CASE("on GPUs control steps measure and leave no mark") {
     const json account = with["summary"]["accounting"];
     CHECK(account["control_steps"] == 2);
     CHECK(account["contention"].is_number());
-    CHECK(number(with["summary"], "hidden_comm_ms") ==
-          Approx(number(account, "sum_ms") - number(account, "measured_ms")).margin(1e-9));
+    const double cost_ms = number(account, "cost_ms");
+    const double saved_ms = number(account, "sum_ms") - number(account, "measured_ms");
+    if (cost_ms > 0.05 * number(account, "compute_ms")) {
+      CHECK(number(with["summary"], "hidden_comm_ms") ==
+            Approx(std::min(saved_ms, cost_ms)).margin(1e-9));
+    } else {
+      CHECK(with["summary"]["hidden_comm_ms"].is_null());
+    }
     CHECK(account["compute_ms"] > 0);
     CHECK(account["cost_ms"] > 0);
     const std::vector<json> spans = spans_of(trace, 0);

@@ -1,4 +1,5 @@
-#include "comm/request.hpp"
+// See check_call.hpp.
+#include "comm/check_call.hpp"
 
 #include <fmt/format.h>
 
@@ -14,9 +15,11 @@
 
 namespace rondo::comm {
 
+using schedule::BlockLayout;
+
 namespace {
 
-std::string_view word(const Request& r) { return name(r.collective); }
+std::string_view word(const Call& r) { return name(r.collective); }
 
 /// Bytes of a call's larger buffer must stay below this, so that no sum of offsets overflows.
 constexpr size_t kMostBytes = std::numeric_limits<size_t>::max() / 2;
@@ -49,14 +52,13 @@ Span span_of(const std::vector<uint64_t>& counts, const std::vector<uint64_t>& o
   return span.end == 0 ? Span{} : span;
 }
 
-Span span_of(const Request& r, bool out, int rank, int size) {
+Span span_of(const Call& r, const BlockLayout& l, bool out, int rank, int size) {
   const Form form = form_of(r.collective);
   const Holds holds = out ? form.out : form.in;
   const size_t element = size_of(r.type);
   if (!is_varying(r.collective)) {
     return {.begin = 0, .end = elements(holds, r.count * element, static_cast<size_t>(size))};
   }
-  const schedule::BlockLayout& l = *r.layout;
   if (holds == Holds::kOne) {
     return {.begin = 0,
             .end = (out ? l.in_counts : l.out_counts)[static_cast<size_t>(rank)] * element};
@@ -66,7 +68,7 @@ Span span_of(const Request& r, bool out, int rank, int size) {
 }
 
 /// One buffer's blocks. `apart`: they are written, and must not overlap.
-Status check_blocks(const Request& r, const char* what, const std::vector<uint64_t>& counts,
+Status check_blocks(const Call& r, const char* what, const std::vector<uint64_t>& counts,
                     const std::vector<uint64_t>& offsets, int size, bool apart) {
   const auto ranks = static_cast<size_t>(size);
   if (counts.size() != ranks || offsets.size() != ranks) {
@@ -95,9 +97,8 @@ Status check_blocks(const Request& r, const char* what, const std::vector<uint64
   return {};
 }
 
-Status check_layout(const Request& r, int rank, int size) {
+Status check_layout(const Call& r, const BlockLayout& l, int rank, int size) {
   if (!is_varying(r.collective)) return {};
-  const schedule::BlockLayout& l = *r.layout;
   const Form form = form_of(r.collective);
   if (form.in == Holds::kEach) {
     // In place a block is written while others are still read.
@@ -129,7 +130,7 @@ bool is_order(uint64_t layout) {
 }
 
 // Whether the buffers overlap in the one way that is allowed: the same elements in the same place.
-bool is_in_place(const Request& r, int rank) {
+bool is_in_place(const Call& r, const BlockLayout& l, int rank) {
   if (!reads(r, rank) || !writes(r, rank) || r.collective == Collective::kAllToAllV) return false;
   const Form form = form_of(r.collective);
   const auto in = reinterpret_cast<uintptr_t>(r.in), out = reinterpret_cast<uintptr_t>(r.out);
@@ -137,15 +138,14 @@ bool is_in_place(const Request& r, int rank) {
   const bool wide_out = form.in == Holds::kOne && form.out == Holds::kEach;
   const auto own = static_cast<size_t>(rank);
   size_t offset = own * r.count;
-  if (is_varying(r.collective))
-    offset = (wide_in ? r.layout->in_offsets : r.layout->out_offsets)[own];
+  if (is_varying(r.collective)) offset = (wide_in ? l.in_offsets : l.out_offsets)[own];
   offset *= size_of(r.type);
   return out + (wide_out ? offset : 0) == in + (wide_in ? offset : 0);
 }
 
-Status check_buffers(const Request& r, int rank, int size) {
+Status check_buffers(const Call& r, const BlockLayout& l, int rank, int size) {
   if (r.collective == Collective::kBarrier) return {};
-  const Span in = span_of(r, false, rank, size), out = span_of(r, true, rank, size);
+  const Span in = span_of(r, l, false, rank, size), out = span_of(r, l, true, rank, size);
   if (reads(r, rank) && r.in == nullptr && in.end > 0) {
     return refuse(fmt::format("{}: the input pointer is null but holds {} bytes", word(r), in.end));
   }
@@ -154,7 +154,7 @@ Status check_buffers(const Request& r, int rank, int size) {
         fmt::format("{}: the output pointer is null but holds {} bytes", word(r), out.end));
   }
   if (!reads(r, rank) || !writes(r, rank) || in.end == 0 || out.end == 0) return {};
-  if (is_in_place(r, rank)) return {};
+  if (is_in_place(r, l, rank)) return {};
   const auto from = reinterpret_cast<uintptr_t>(r.in), to = reinterpret_cast<uintptr_t>(r.out);
   if (from + in.end <= to + out.begin || to + out.end <= from + in.begin) return {};
   return refuse(fmt::format(
@@ -191,7 +191,7 @@ bool holds_factor(DataType type, double factor) {
   }
 }
 
-Status check_factor(const Request& r, double factor) {
+Status check_factor(const Call& r, double factor) {
   if (r.op != ReduceOp::kMulSum || !form_of(r.collective).reduces) {
     if (factor == 1) return {};
     return refuse(
@@ -212,24 +212,30 @@ Status check_factor(const Request& r, double factor) {
 
 }  // namespace
 
-schedule::BlockLayout make_layout(std::span<const size_t> in_counts,
-                                  std::span<const size_t> in_offsets,
-                                  std::span<const size_t> out_counts,
-                                  std::span<const size_t> out_offsets) {
-  return {.in_counts = {in_counts.begin(), in_counts.end()},
-          .in_offsets = offsets_of(in_counts, in_offsets),
-          .out_counts = {out_counts.begin(), out_counts.end()},
-          .out_offsets = offsets_of(out_counts, out_offsets)};
+BlockLayout layout_of(const Call& call) {
+  if (!is_varying(call.collective) || call.blocks == nullptr) return {};
+  const Form form = form_of(call.collective);
+  const Blocks& b = *call.blocks;
+  BlockLayout layout;
+  if (form.in == Holds::kEach) {
+    layout.in_counts = {b.in_counts.begin(), b.in_counts.end()};
+    layout.in_offsets = offsets_of(b.in_counts, b.in_offsets);
+  }
+  if (form.out == Holds::kEach) {
+    layout.out_counts = {b.out_counts.begin(), b.out_counts.end()};
+    layout.out_offsets = offsets_of(b.out_counts, b.out_offsets);
+  }
+  return layout;
 }
 
-bool reads(const Request& request, int rank) {
-  return !form_of(request.collective).only_root_reads || rank == request.root;
+bool reads(const Call& call, int rank) {
+  return !form_of(call.collective).only_root_reads || rank == call.root;
 }
-bool writes(const Request& request, int rank) {
-  return !form_of(request.collective).only_root_writes || rank == request.root;
+bool writes(const Call& call, int rank) {
+  return !form_of(call.collective).only_root_writes || rank == call.root;
 }
 
-Status check_values(const Request& r, const CallOptions& options, int size) {
+Status check_values(const Call& r, const CallOptions& options, int size) {
   if (static_cast<int>(r.type) >= kDataTypes) {
     return refuse(fmt::format("{}: unknown data type {}", word(r), static_cast<int>(r.type)));
   }
@@ -272,10 +278,11 @@ Status check_values(const Request& r, const CallOptions& options, int size) {
   return {};
 }
 
-Status check(const Request& request, const CallOptions& options, int rank, int size) {
-  RONDO_TRY(check_values(request, options, size));
-  RONDO_TRY(check_layout(request, rank, size));
-  return check_buffers(request, rank, size);
+Status check(const Call& call, const BlockLayout& layout, const CallOptions& options, int rank,
+             int size) {
+  RONDO_TRY(check_values(call, options, size));
+  RONDO_TRY(check_layout(call, layout, rank, size));
+  return check_buffers(call, layout, rank, size);
 }
 
 const char* word_for(const engine::Transfer& transfer) {
@@ -287,9 +294,6 @@ namespace {
 Status check_ends(const engine::Transfer& t, int size) {
   const char* const word = word_for(t);
   const bool any_source = t.peer == kAnySource && !t.sends;
-  if (any_source && t.exact) {
-    return refuse("recv: any source needs a tag, as in recv(buffer, count, type, kAnySource, tag)");
-  }
   if (!any_source && (t.peer < 0 || t.peer >= size)) {
     return refuse(fmt::format("{}: rank {} is none of {}", word, t.peer, counted(size, "rank")));
   }
@@ -325,20 +329,19 @@ Status check(const engine::Transfer& transfer, const CallOptions& options, int s
   return {};
 }
 
-Shape shape_of(const Request& request, const CallOptions& options, int rank) {
-  Shape shape{.call = {.collective = request.collective,
-                       .type = request.type,
-                       .op = request.op,
+Shape shape_of(const Call& call, BlockLayout layout, const CallOptions& options, int rank) {
+  Shape shape{.call = {.collective = call.collective,
+                       .type = call.type,
+                       .op = call.op,
                        .algorithm = options.algorithm,
-                       .root = request.root,
-                       .count = request.count,
-                       .layout = options.layout,
-                       .is_split = request.is_split},
-              .in_place = is_in_place(request, rank)};
-  if (!is_varying(request.collective)) return shape;
-  shape.layout = *request.layout;
-  if (request.collective == Collective::kAllToAllV) return shape;  // ranks differ
-  const schedule::BlockLayout& l = shape.layout;
+                       .root = call.root,
+                       .count = call.count,
+                       .layout = options.layout},
+              .in_place = is_in_place(call, layout, rank)};
+  if (!is_varying(call.collective)) return shape;
+  shape.layout = std::move(layout);
+  if (call.collective == Collective::kAllToAllV) return shape;  // ranks differ
+  const BlockLayout& l = shape.layout;
   shape.call.count = 0;
   uint64_t hash = 0x9e3779b97f4a7c15u;
   const auto mix = [&hash](const std::vector<uint64_t>& numbers) {
