@@ -1,4 +1,5 @@
-// The public calls: each hands its value to the one way that all calls go (communicator_impl.cpp).
+// The public functions: each hands its arguments to the one way that all calls go. The first step of
+// that way, run(), is in communicator_impl.cpp.
 #include "rondo/communicator.hpp"
 
 #include <utility>
@@ -58,9 +59,6 @@ Transfer probe_of(int peer, int tag, bool once, Envelope* envelope) {
 
 }  // namespace
 
-Status Communicator::run(const Call& call, const CallOptions& options) {
-  return run_one(*impl_, call, options);
-}
 Work Communicator::start(const Call& call, const CallOptions& options) {
   return start_one(*impl_,
                    [&](comm::WorkState* work) { return impl_->submit(call, options, work); });

@@ -1,6 +1,5 @@
-// The way of a call into the communicator: its arguments are checked, its plan is found, and it is
-// carried out by this thread, or handed to the progress thread, or kept for the group's end.
-// Nothing here knows how an operation is carried out.
+// The way of a call into the communicator: it is resolved, and the executor runs it, or it is kept for
+// the group's end. Nothing here knows how an operation is carried out.
 #include "comm/communicator_impl.hpp"
 
 #include <fmt/format.h>
@@ -13,8 +12,8 @@
 
 #include "comm/base/clock.hpp"
 #include "comm/base/guarded.hpp"
-#include "comm/base/limits.hpp"
 #include "comm/base/refuse.hpp"
+#include "comm/check_call.hpp"
 #include "rondo/log.hpp"
 
 namespace rondo {
@@ -25,10 +24,6 @@ using engine::Operation;
 using engine::Transfer;
 
 Communicator::Impl::Impl(comm::Bootstrap bootstrap) : bootstrap_(std::move(bootstrap)) {}
-
-Status Communicator::Impl::failure() const {
-  return device_ ? device_->check(false) : board_->error();
-}
 
 // Part of each blocking call: a call of it would cost a fifth more than it does.
 [[gnu::always_inline]] inline bool Communicator::Impl::repeats_last(
@@ -46,14 +41,14 @@ Status Communicator::Impl::failure() const {
 Status Communicator::Impl::submit(const Call& call, const CallOptions& options,
                                   const WorkState* work) {
   RONDO_TRY(check_process());
-  if (group_ || work != nullptr || is_queued()) {
-    return hand_over(call, options, work);
-  }
-  if (device_ || board_->has_error()) RONDO_TRY(failure());
+  if (group_ || work != nullptr || host_->is_queued()) return hand_over(call, options, work);
+  if (board_->has_error()) RONDO_TRY(failure());
   if (!repeats_last(call, options)) RONDO_TRY(resolve(call, options));
-  if (!device_) return runner_->run(last_.operation);
-  RONDO_TRY(enqueue(last_.operation));
-  return device_->run();
+  return executor_->run(last_.operation);
+}
+
+Status Communicator::run(const Call& call, const CallOptions& options) {
+  return impl_->guarded([&] { return impl_->submit(call, options); });
 }
 
 Status Communicator::Impl::submit(Transfer transfer, const CallOptions& options,
@@ -86,7 +81,7 @@ Status Communicator::Impl::refuse_call(const Status& why) {
 
 Status Communicator::Impl::add(const Call& call, const CallOptions& options, const WorkState* work,
                                comm::Group& group) {
-  RONDO_TRY(check_work(name(call.collective), work));
+  RONDO_TRY(executor_->refusal(name(call.collective), options, work != nullptr));
   if (!repeats_last(call, options)) RONDO_TRY(resolve(call, options));
   Operation& operation = group.operations.emplace_back(last_.operation);
   if (work != nullptr) operation.work = *work;
@@ -97,11 +92,11 @@ Status Communicator::Impl::add(const Call& call, const CallOptions& options, con
 Status Communicator::Impl::add(Transfer transfer, const CallOptions& options, const WorkState* work,
                                comm::Group& group) {
   const char* const word = comm::word_for(transfer);
-  RONDO_TRY(check_work(word, work));
-  RONDO_TRY(check_stream(word, options));
+  RONDO_TRY(executor_->refusal(word, options, work != nullptr));
   RONDO_TRY(comm::check(transfer, options, size()));
+  RONDO_TRY(executor_->refusal(transfer));
   RONDO_TRY(check_place(transfer, work != nullptr));
-  transfer.timeout_ns = timeout_of(options);
+  transfer.timeout_ns = executor_->timeout_of(options);
   transfer.stream = options.stream;
   if (work != nullptr) {
     transfer.work = *work;
@@ -113,18 +108,12 @@ Status Communicator::Impl::add(Transfer transfer, const CallOptions& options, co
 }
 
 Status Communicator::Impl::check_place(const Transfer& transfer, bool asynchronous) const {
-  if (is_on_device() && (transfer.tag != 0 || transfer.peer == kAnySource || transfer.probes)) {
-    return {Code::kUnavailable,
-            fmt::format("{}: messages on a device have no tags, any source or probes: use send() "
-                        "and recv() without a tag, which match in the order of the calls",
-                        comm::word_for(transfer))};
-  }
   if (group_ && transfer.probes) {
     return refuse("probe: a group's calls begin at its end, and a probe returns before");
   }
   const bool from_itself = transfer.peer == rank() || (transfer.peer == kAnySource && size() == 1);
   // This rank's asynchronous calls may be the other end.
-  if (!from_itself || group_ || asynchronous || transfer.once || is_queued()) return {};
+  if (!from_itself || group_ || asynchronous || transfer.once || host_->is_queued()) return {};
   return refuse(
       fmt::format("a rank that waits for its {} itself waits for ever: put the send and "
                   "the recv into one group, or use the asynchronous calls",
@@ -150,72 +139,26 @@ Status Communicator::Impl::check_senders(int peer) {
   return raised.ok() ? raised : board_->error();
 }
 
-Status Communicator::Impl::check_work(std::string_view call, const WorkState* work) const {
-  if (work == nullptr || !is_on_device()) return {};
-  return {Code::kUnavailable,
-          fmt::format("{}: a communicator on a device has no asynchronous calls: its blocking ones "
-                      "return when the operation is on its stream",
-                      call)};
-}
-
-Status Communicator::Impl::check_stream(std::string_view call, const CallOptions& options) const {
-  if (device_) return device_->refusal(options.stream);
-  if (options.stream == nullptr) return {};
-  return refuse(fmt::format("{}: CallOptions::stream is for communicators on a device", call));
-}
-
-int64_t Communicator::Impl::timeout_of(const CallOptions& options) const {
-  return options.timeout.count() > 0
-             ? std::min(options.timeout, base::kLongestTimeout).count() * 1'000'000
-             : timeout_ns_;
-}
-
 Status Communicator::Impl::resolve(const Call& call, const CallOptions& options) {
-  schedule::BlockLayout layout = comm::layout_of(call);
-  RONDO_TRY(comm::check(call, layout, options, rank(), size()));
-  RONDO_TRY(check_stream(name(call.collective), options));
-  const comm::Shape shape = comm::shape_of(call, std::move(layout), options, rank());
-  Operation operation =
-      RONDO_TRY(operation_by(device_ ? *device_plans_ : *plans_, shape, call, options));
+  RONDO_TRY(failure());
+  RONDO_TRY(executor_->refusal(name(call.collective), options, false));
+  Operation operation = RONDO_TRY(executor_->resolve(call, options));
   last_ = {.call = call, .options = options, .operation = std::move(operation)};
   last_.call.blocks = nullptr;  // the caller's; the operation has a copy
   return {};
 }
 
-Result<Operation> Communicator::Impl::operation_by(comm::Plans& plans, const comm::Shape& shape,
-                                                   const Call& call, const CallOptions& options) {
-  auto found = plans.find(shape);
-  if (!found.ok()) return found.status();
-  Operation operation;
-  operation.prepared = found->get();
-  operation.keep_alive = std::move(*found);
-  if (call.collective == Collective::kBarrier) {
-    operation.in = &barrier_in_;
-    operation.out = &barrier_out_;
-  } else {
-    if (comm::reads(call, rank())) operation.in = static_cast<const std::byte*>(call.in);
-    if (comm::writes(call, rank())) operation.out = static_cast<std::byte*>(call.out);
-  }
-  operation.factor = options.factor;
-  operation.timeout_ns = timeout_of(options);
-  operation.stream = options.stream;
-  return operation;
+Status Communicator::Impl::register_memory(void* pointer, size_t bytes) {
+  RONDO_TRY(check_process());
+  if (group_) return refuse("register_device_memory inside a group: call group_end first");
+  last_ = {};  // plans may change
+  return executor_->register_memory(pointer, bytes);
 }
 
-Status Communicator::Impl::enqueue(const Operation& operation) {
-  return device_->add(operation, runner_->record(*operation.prepared));
-}
-
-Status Communicator::Impl::gather_on_host(const void* own, void* all, size_t bytes,
-                                          board::CallKind kind) {
-  RONDO_TRY(failure());
-  const Call call{.collective = Collective::kAllGather, .in = own, .out = all, .count = bytes};
-  const CallOptions options{.algorithm = Algorithm::kRing};
-  comm::Shape shape = comm::shape_of(call, {}, options, rank());
-  shape.call.kind = kind;
-  comm::Group alone;
-  alone.operations.push_back(RONDO_TRY(operation_by(*plans_, shape, call, options)));
-  return is_on_device() ? runner_->run(alone.operations) : carry_out(alone);
+Status Communicator::Impl::unregister_memory(void* pointer) {
+  RONDO_TRY(check_process());
+  if (group_) return refuse("unregister_device_memory inside a group: call group_end first");
+  return executor_->unregister_memory(pointer);
 }
 
 Status Communicator::Impl::refuse_copy() const {
@@ -224,33 +167,19 @@ Status Communicator::Impl::refuse_copy() const {
 
 Status Communicator::Impl::status() const {
   RONDO_TRY(check_process());
-  return device_ ? device_->check(true) : board_->error();
-}
-
-Status Communicator::Impl::need_queue() {
-  if (queue_) return {};
-  auto thread = engine::ProgressThread::shared();
-  if (!thread.ok()) return thread.status();
-  (*thread)->expect_queue();
-  queue_ = std::make_shared<engine::Queue>(*runner_);
-  progress_ = std::move(*thread);
-  return {};
+  return executor_->error(true);
 }
 
 // A call has thrown: it may be half done, and peers may wait for the rest.
 Status Communicator::Impl::broken_off() noexcept {
   board_->propose(base::caught());
-  if (device_) device_->abort();
-  // Another thread may have the runner, and finds the error.
-  const bool queued = is_queued();
-  if (!queued) (void)runner_->withdraw();
-  Status error = queued ? board_->error() : runner_->await_settled();
+  Status error = executor_->withdraw();
   if (group_) (void)group_->refuse(error);
   return error;
 }
 
 std::vector<int> Communicator::Impl::hosts() const {
-  const base::HostMap& map = plans_->limits().hosts;
+  const base::HostMap& map = host_->plans().limits().hosts;
   std::vector<int> hosts;
   for (int rank = 0; rank < map.ranks(); ++rank) hosts.push_back(map.host_of(rank));
   return hosts;
@@ -265,19 +194,20 @@ Result<Plan> Communicator::Impl::plan(Collective collective, size_t count, DataT
   if (is_varying(collective)) layout = schedule::equal_layout(collective, size(), count);
   comm::Shape shape = comm::shape_of(call, std::move(layout), options, rank());
   shape.in_place = false;
-  const comm::Plans& plans = device_ ? *device_plans_ : *plans_;
+  const comm::Plans& plans = executor_->plans();
   auto made = plans.prepare(shape);
   if (!made.ok()) return made.status();
   const engine::Prepared& prepared = **made;
   const bool registered = direct;
-  // Threads of one process reach all buffers.
-  direct = direct || (device_ && device_->reaches_buffers());
+  direct = executor_->reaches_buffers(direct);
+  const bool by_copies =
+      prepared.direct && algorithms::traits_of(prepared.direct->algorithm).needs.copies;
   const auto needs_memory = [&] {
     return Status(Code::kUnavailable,
                   fmt::format("{} by {} needs {} memory on every rank", name(collective),
-                              name(algorithm), device_ ? "registered" : "library"));
+                              name(algorithm), executor_->direct_memory()));
   };
-  if (device::is_by_copies(prepared) && !registered) return needs_memory();
+  if (by_copies && !registered) return needs_memory();
   const bool goes_direct =
       prepared.direct && (direct || prepared.sharing == engine::Sharing::kCopied);
   if (prepared.required && !goes_direct) return needs_memory();
@@ -300,14 +230,14 @@ Status Communicator::Impl::finish() {
   RONDO_TRY(check_process());
   if (group_)
     return refuse("finish in an open group, whose calls have not begun: call group_end() first");
-  if (queue_) queue_->drain();
+  executor_->drain();
   RONDO_TRY(failure());
   return compare_calls();
 }
 
 Status Communicator::Impl::compare_calls() {
   if (watch_->compare_calls().ok()) return {};
-  if (device_) device_->abort();
+  executor_->abort();
   return board_->error();
 }
 
@@ -333,12 +263,11 @@ void Communicator::Impl::abort(const std::string& reason) {
 
 void Communicator::Impl::fail(const Status& error) {
   board_->propose(error);
-  if (device_) device_->abort();
+  executor_->abort();
 }
 
 Stats Communicator::Impl::stats() const {
-  const uint64_t on_devices = device_ ? device_->bytes_sent() : 0;
-  return {runner_->operations(), runner_->bytes_sent() + on_devices,
+  return {host_->runner().operations(), executor_->bytes_sent(),
           board_segment_.bytes() + segment_.bytes()};
 }
 
@@ -347,18 +276,16 @@ Communicator::Impl::~Impl() {
     // The threads and the place on the board are the parent's, and what waits for threads would wait
     // for ever, so these parts stay.
     static auto* left_alone = new std::vector<std::shared_ptr<const void>>;
-    left_alone->push_back(std::move(queue_));
-    left_alone->push_back(std::move(progress_));
-    left_alone->push_back(std::move(runner_));
+    left_alone->push_back(std::move(executor_));
+    left_alone->push_back(std::move(host_));
     left_alone->push_back(std::shared_ptr<comm::Agent>(std::move(agent_)));
     left_alone->push_back(std::move(life_port_));
-    left_alone->push_back(std::shared_ptr<device::DeviceRunner>(std::move(device_)));
     return;
   }
   if (group_) group_->end(refuse("the communicator was destroyed inside a group"));
-  if (queue_) queue_->drain();
+  if (host_) host_->drain();
   log_disagreement();
-  device_.reset();  // while the board still says that this rank is there
+  executor_.reset();  // while the board still says that this rank is there
   if (board_) {
     // Release: every operation's posts come before it (watch.cpp reads life first).
     board_->state(board_->rank())

@@ -18,14 +18,11 @@
 #include "comm/board/board.hpp"
 #include "comm/bootstrap/bootstrap.hpp"
 #include "comm/bootstrap/roll_call.hpp"
-#include "comm/check_call.hpp"
 #include "comm/control/agent.hpp"
 #include "comm/control/endings.hpp"
-#include "comm/device/device_runner.hpp"
+#include "comm/executor.hpp"
 #include "comm/health/watch.hpp"
-#include "comm/host/progress.hpp"
-#include "comm/host/runner.hpp"
-#include "comm/plans.hpp"
+#include "comm/host_executor.hpp"
 #include "comm/setup/assemble.hpp"
 #include "rondo/communicator.hpp"
 #include "transport/memory/segment.hpp"
@@ -33,26 +30,6 @@
 namespace rondo {
 
 namespace comm {
-
-using WorkState = std::shared_ptr<Work::State>;
-
-/// What a Work shares with an operation that begins its way now.
-WorkState issued();
-
-/// The calls since group_start(), which group_end() carries out.
-struct Group {
-  std::list<engine::Operation> operations{};
-  std::list<engine::Transfer> transfers{};
-  bool asynchronous = false;  // some caller holds a Work
-  int inner = 0;              // groups begun inside this one, and not ended: they are part of it
-  Status error{};             // of the first call that was refused
-  Status refuse(const Status& status) {
-    if (error.ok()) error = status;
-    return status;
-  }
-  /// Ends every Work of it; nothing has begun.
-  void end(const Status& status) const;
-};
 
 /// What a communicator takes over from the one that it is made from.
 struct Parent {
@@ -92,8 +69,8 @@ class Communicator::Impl {
   /// A call that nothing has come of yet fails, and so does the group that it is in. The
   /// communicator goes on.
   Status refuse_call(const Status& why);
-  Status register_device_memory(void* pointer, size_t bytes);
-  Status unregister_device_memory(void* pointer);
+  Status register_memory(void* pointer, size_t bytes);
+  Status unregister_memory(void* pointer);
   Status group_start();
   Status group_end();
   Status group_abandon(const std::string& reason);
@@ -129,13 +106,13 @@ class Communicator::Impl {
   int size() const { return board_->ranks(); }
   std::vector<int> hosts() const;
   int host_of(int rank) const {
-    return rank >= 0 && rank < size() ? plans_->limits().hosts.host_of(rank) : -1;
+    return rank >= 0 && rank < size() ? host_->plans().limits().hosts.host_of(rank) : -1;
   }
-  bool is_reproducible() const { return plans_->limits().available.rank_order_only; }
+  bool is_reproducible() const { return host_->plans().limits().available.rank_order_only; }
   int device() const { return config_.device; }
   Status status() const;
   Status finish();
-  bool is_idle() const { return !is_queued() && (!device_ || device_->has_ended()); }
+  bool is_idle() const { return executor_->is_idle(); }
   void abort(const std::string& reason);
   /// Raises the error, and ends all waits. Any thread.
   void fail(const Status& error);
@@ -151,11 +128,8 @@ class Communicator::Impl {
   static Result<std::unique_ptr<Impl>> come(const Config& config, const comm::Parent& parent,
                                             const Status& failed);
   Status set_up(const comm::Parent& parent);
-  Status set_up_device();
   /// On the first rank of each of several hosts. REQUIRES: the bootstrap's sockets are open.
   Status start_agent();
-  /// Whether buffers are in device memory.
-  bool is_on_device() const { return device_ != nullptr; }
   /// Whether this is a forked child's copy: the threads and the place on the board are the parent's.
   bool is_copy() const { return process_.forks != base::this_process.forks; }
   /// An error if it is: the first thing that a call looks at.
@@ -167,8 +141,8 @@ class Communicator::Impl {
   Status refuse_copy() const;
   /// While an exception is handled.
   Status broken_off() noexcept;
-  /// The communicator's, as far as it is known here; ok: none.
-  Status failure() const;
+  /// The communicator's error, as far as it is known here; ok: none.
+  Status failure() const { return executor_->error(false); }
   template <class CallOrMessage>
   Status hand_over(CallOrMessage&& what, const CallOptions& options, const comm::WorkState* work);
   /// Checks the call, and adds it to the group.
@@ -176,29 +150,18 @@ class Communicator::Impl {
              comm::Group& group);
   Status add(engine::Transfer transfer, const CallOptions& options, const comm::WorkState* work,
              comm::Group& group);
-  Status check_work(std::string_view call, const comm::WorkState* work) const;
   /// Whether a message can be waited for here.
   Status check_place(const engine::Transfer& transfer, bool asynchronous) const;
-  Status check_stream(std::string_view call, const CallOptions& options) const;
   /// The calls of a group, or one that is a group of its own.
   Status carry_out(comm::Group& group);
-  Status check_group(const comm::Group& group, bool queued);
-  Status check_own_messages(const comm::Group& group) const;
-  Status launch(const comm::Group& group);
-  Status queue(comm::Group& group, bool* begun);
-  bool is_queued() const { return queue_ && !queue_->empty(); }
   /// Whether the call repeats the last one, so that last_.operation is what it asks for.
   bool repeats_last(const Call& call, const CallOptions& options) const;
-  /// Checks the arguments, finds the plan, and remembers the operation in last_.
+  /// Checks the call, finds its plan, and remembers the operation in last_.
   Status resolve(const Call& call, const CallOptions& options);
   /// Whether ranks have made different calls that none of them has noticed: then the error.
   Status compare_calls();
   /// The same at the end, when there is no call to return it.
   void log_disagreement();
-  Result<engine::Operation> operation_by(comm::Plans& plans, const comm::Shape& shape,
-                                         const Call& call, const CallOptions& options);
-  /// With a device: the operation is the next of the launch that is begun.
-  Status enqueue(const engine::Operation& operation);
   /// This communicator's error, one that is raised now if a member has ended included.
   Status check_members(const SplitPart& part);
   void note_failure(const SplitPart& part, const Status& why);
@@ -215,13 +178,10 @@ class Communicator::Impl {
   template <class Word>
   Result<std::vector<Word>> gather_on_host(const Word& own, board::CallKind kind) {
     std::vector<Word> all(static_cast<size_t>(size()));
-    RONDO_TRY(gather_on_host(&own, all.data(), sizeof(Word), kind));
+    RONDO_TRY(failure());
+    RONDO_TRY(host_->exchange(&own, all.data(), sizeof(Word), kind));
     return all;
   }
-  Status gather_on_host(const void* own, void* all, size_t bytes, board::CallKind kind);
-  int64_t timeout_of(const CallOptions& options) const;
-  /// The queue and the progress thread, from now on.
-  Status need_queue();
 
   const base::OwnProcess process_ = base::known_process();
   comm::Bootstrap bootstrap_;
@@ -231,21 +191,15 @@ class Communicator::Impl {
   std::unique_ptr<board::Board> board_;
   std::unique_ptr<board::Watch> watch_;
   std::unique_ptr<comm::Agent> agent_;  // on the first rank of each of several hosts
-  std::unique_ptr<comm::Plans> plans_;
-  std::unique_ptr<comm::Plans> device_plans_;  // of device_
-  std::shared_ptr<engine::Runner> runner_;
-  // From the first asynchronous operation on:
-  std::shared_ptr<engine::Queue> queue_;
-  std::shared_ptr<engine::ProgressThread> progress_;
-  int64_t timeout_ns_ = 0;
+  std::shared_ptr<comm::HostExecutor> host_;
+  std::shared_ptr<comm::Executor> executor_;  // host_, or one that borrows it
 
   struct Resolved {
     Call call;
     CallOptions options;
     engine::Operation operation;  // of blocking calls itself, for others to be copied
   };
-  Resolved last_{};                         // most programs repeat themselves
-  std::byte barrier_in_{}, barrier_out_{};  // what a barrier over links passes round
+  Resolved last_{};  // most programs repeat themselves
 
   std::optional<comm::Group> group_;
   Config config_;      // with rank 0's settings; communicators made from this one start from it
@@ -261,7 +215,6 @@ class Communicator::Impl {
   bool is_at_last_exchange_ = false;  // of setting it up
   std::unique_ptr<Impl> undecided_;   // by shrink(): other ranks may have got it
   int64_t senders_checked_ns_ = 0;
-  std::unique_ptr<device::DeviceRunner> device_;  // without it operations are the host's
 };
 
 }  // namespace rondo

@@ -14,9 +14,9 @@
 #include "comm/base/limits.hpp"
 #include "comm/base/refuse.hpp"
 #include "comm/bootstrap/environment.hpp"
-#include "comm/bootstrap/share_segment.hpp"
 #include "comm/bootstrap/unique_id.hpp"
 #include "comm/communicator_impl.hpp"
+#include "comm/device_executor.hpp"
 #include "comm/launch/unknown_variables.hpp"
 #include "comm/setup/settle.hpp"
 #include "comm/status/socket.hpp"
@@ -46,30 +46,6 @@ comm::PlanLimits host_limits(const comm::HostSizes& sizes, const base::HostMap& 
           .algorithm = config.algorithm,
           .wrapping_averages = config.wrapping_averages,
           .hosts = hosts,
-          .title = title};
-}
-
-comm::PlanLimits device_limits(const device::DeviceRunner& runner, int rank, const Config& config,
-                               const std::string& title) {
-  const transport::cuda_ipc::SegmentSizes& shape = runner.shape();
-  return {.ranks = static_cast<int>(shape.ranks),
-          .rank = rank,
-          .channels = runner.channels(),
-          .depth = runner.depth(),
-          .publish_depth = shape.publish_depth,
-          .slot_bytes = shape.slot_bytes,
-          .publish_slot_bytes = shape.publish_slot_bytes,
-          .on_device = true,
-          .ll_bytes = shape.ll_bytes,
-          .profile = runner.profile(),
-          .available = {.publish = shape.publish_depth > 0,
-                        .references = runner.reaches_buffers(),
-                        .signals = runner.hosts().hosts() == 1,
-                        .copies = runner.can_register(),
-                        .rank_order_only = config.reproducible},
-          .algorithm = config.algorithm,
-          .wrapping_averages = config.wrapping_averages,
-          .hosts = runner.hosts(),
           .title = title};
 }
 
@@ -206,15 +182,19 @@ Status Communicator::Impl::set_up(const comm::Parent& parent) {
   board_ = std::move(layers.board);
   if (parent.named) board_->begin_errors_with(title_ + ": ");
   watch_ = std::move(layers.watch);
-  runner_ = std::move(layers.runner);
-  plans_ = std::make_unique<comm::Plans>(
-      host_limits(sizes, bootstrap_.hosts(), rank(), config_, transport_->capabilities(), title_));
-  timeout_ns_ = std::chrono::nanoseconds(config_.timeout).count();
+  host_ = std::make_shared<comm::HostExecutor>(
+      std::move(layers.runner), *board_,
+      host_limits(sizes, bootstrap_.hosts(), rank(), config_, transport_->capabilities(), title_),
+      std::chrono::nanoseconds(config_.timeout).count());
+  executor_ = host_;
   log(LogLevel::kInfo,
       fmt::format("{}: rank {} of {}: {} channels, {} slots of {} bytes, {} CPUs, links: {}",
                   title_, rank(), size(), sizes.channels, sizes.depth, sizes.slot_bytes, sizes.cpus,
                   sizes.profile.name));
-  if (config_.device >= 0) RONDO_TRY(set_up_device());
+  if (config_.device >= 0) {
+    executor_ = RONDO_TRY(comm::DeviceExecutor::create(bootstrap_, *board_, *watch_, *host_,
+                                                       config_, *links_, title_));
+  }
   is_at_last_exchange_ = true;
   // No rank begins an operation before every rank is on the board.
   RONDO_TRY(bootstrap_.barrier());
@@ -233,30 +213,6 @@ Status Communicator::Impl::start_agent() {
   agent_ = std::make_unique<comm::Agent>(
       *board_, bootstrap_.take_control(), [this](int first) { return bootstrap_.find_dead(first); },
       comm::reconnect_over_tcp(bootstrap_, identity_, token_), RONDO_TRY(comm::longest_silence()));
-  return {};
-}
-
-Status Communicator::Impl::set_up_device() {
-  auto control = RONDO_TRY(comm::share_segment(bootstrap_, "rondo-device",
-                                               device::ProcessMemory::control_bytes(size())));
-  device::DeviceSettings setup = {
-      .device = config_.device,
-      .channels = config_.channels,
-      .max_channels = config_.max_channels,
-      .slots = static_cast<uint32_t>(config_.slots),
-      .slot_bytes = config_.slot_bytes,
-      .links = {},
-      .connect_hosts =
-          [this](transport::ucx::UcxSettings settings) {
-            return comm::connect_hosts(bootstrap_, std::move(settings));
-          },
-      .reaches_gpus = [this] { return comm::wire_reaches_gpus(bootstrap_); }};
-  if (links_->named) setup.links = links_->profile;
-  device_ = RONDO_TRY(
-      device::DeviceRunner::create(bootstrap_, *board_, *watch_, std::move(control), setup));
-  device_->set_longest_wait(timeout_ns_);
-  device_plans_ = std::make_unique<comm::Plans>(device_limits(*device_, rank(), config_, title_));
-  log(LogLevel::kInfo, fmt::format("rank {} of {} on {}", rank(), size(), device_->describe()));
   return {};
 }
 

@@ -86,64 +86,12 @@ Status device_free(void* pointer) {
   });
 }
 
-Status Communicator::Impl::register_device_memory(void* pointer, size_t bytes) {
-  RONDO_TRY(check_process());
-  if (!device_) {
-    return refuse(
-        "register_device_memory: this communicator is not on a device; rondo::register_memory() "
-        "makes host memory library memory, for every communicator");
-  }
-  if (group_) return refuse("register_device_memory inside a group: call group_end first");
-  if (device_->hosts().hosts() > 1) {
-    return {
-        Code::kUnavailable,
-        "register_device_memory: the ranks are on several hosts, so operations go through slots"};
-  }
-  if (!device_->can_register()) {
-    return {Code::kUnavailable,
-            "register_device_memory: the ranks' GPUs have no access to each other: operations go "
-            "through slots in host memory"};
-  }
-  device::Registrations& registrations = device_->registrations();
-  // Every rank gets as far as its peers do: what one has to say, the others wait for.
-  const auto offers =
-      RONDO_TRY(gather_on_host(registrations.offer(pointer, bytes), board::CallKind::kRegister));
-  RONDO_TRY(device::first_error(offers));
-  const uint32_t rounds = registrations.piece_rounds(offers);
-  Status own = registrations.map(offers), all;
-  for (uint32_t round = 0; all.ok() && round <= rounds; ++round) {
-    if (own.ok()) own = registrations.send_pieces(round);
-    const auto outcomes =
-        gather_on_host(device::RegistrationOutcome::of(own), board::CallKind::kRegister);
-    all = outcomes.ok() ? device::first_error(*outcomes) : outcomes.status();
-    // What the others have sent is here by now. In the last round nobody sends.
-    if (round < rounds) own = registrations.map_pieces(round, all.ok());
-  }
-  registrations.settle(all.ok());
-  RONDO_TRY(all);
-  if (!device_plans_->limits().available.references) {
-    // From here on, on every rank alike, operations may be direct.
-    comm::PlanLimits limits = device_plans_->limits();
-    limits.available.references = true;
-    last_ = {};
-    device_plans_ = std::make_unique<comm::Plans>(limits);
-  }
-  return {};
-}
-
-Status Communicator::Impl::unregister_device_memory(void* pointer) {
-  RONDO_TRY(check_process());
-  if (!device_) return refuse("unregister_device_memory: this communicator is not on a device");
-  if (group_) return refuse("unregister_device_memory inside a group: call group_end first");
-  return device_->registrations().remove(pointer);
-}
-
 Status Communicator::register_device_memory(void* pointer, size_t bytes) {
-  return impl_->guarded([&] { return impl_->register_device_memory(pointer, bytes); });
+  return impl_->guarded([&] { return impl_->register_memory(pointer, bytes); });
 }
 
 Status Communicator::unregister_device_memory(void* pointer) {
-  return impl_->guarded([&] { return impl_->unregister_device_memory(pointer); });
+  return impl_->guarded([&] { return impl_->unregister_memory(pointer); });
 }
 
 }  // namespace rondo

@@ -101,12 +101,7 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::shrink(milliseco
     return refuse(fmt::format("shrink: a patience of {} ms: 0 (Config::bootstrap_timeout) to {} ms",
                               patience.count(), base::kLongestTimeout.count()));
   }
-  if (is_on_device()) {
-    return Status(
-        Code::kUnavailable,
-        "shrink: this communicator is on a device, whose kernels may still wait for ranks "
-        "that have ended: end this process's part and start the job anew");
-  }
+  RONDO_TRY(executor_->can_shrink());
   if (patience == milliseconds(0)) patience = config_.bootstrap_timeout;
   const auto began = std::chrono::steady_clock::now();
   std::atomic<uint64_t>& shrunk = board_->state(rank()).shrunk;

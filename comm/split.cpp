@@ -82,7 +82,7 @@ Status Communicator::Impl::check_members(const SplitPart& part) {
   }
   if (status.ok()) status = watch_->check_alive(needed, fmt::format("during {}", part.called));
   if (status.ok()) return {};
-  if (device_) device_->abort();
+  executor_->abort();
   return board_->error();
 }
 

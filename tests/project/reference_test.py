@@ -67,7 +67,7 @@ def main():
         for name, part in (("kFloat8E4M3", "up to 448"), ("RONDO_BOOL", "one byte"), ("barrier_async", "Asynchronous forms"),
                            ("rondo_size", "-1 for a null communicator")):
             check(part in "".join(found[name]), f"the comment of {name} is lost: {found[name]}")
-        broken = work / "include/rondo/communicator.hpp"
+        broken = work / "include/rondo/named_calls.hpp"
         broken.write_text(broken.read_text().replace("  /// Returns when every rank", "  /// @param nobody\n  /// Returns when every rank"))
         done = docs(work)
         check(done.returncode != 0 and "nobody" in done.stdout, f"a wrong comment is no error: {done.returncode}, {done.stdout}")
