@@ -9,10 +9,21 @@
 
 #include "rondo/rondo.h"
 
+/// Absent: null.
+template <class T>
+struct nlohmann::adl_serializer<std::optional<T>> {
+  static void to_json(json& to, const std::optional<T>& value) {
+    if (value) to = *value;
+  }
+  static void from_json(const json& from, std::optional<T>& value) {
+    if (!from.is_null()) value = from.get<T>();
+  }
+};
+
 namespace rondo::run {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using nlohmann::json;
 
 constexpr std::string_view kMagic = "rondo-run frames, version ";
 constexpr size_t kHeader = 5;
@@ -33,8 +44,7 @@ std::string as_characters(std::string_view bytes) {
   return text;
 }
 
-std::string as_bytes(const Json& value) {
-  const std::string text = value.get<std::string>();
+std::string as_bytes(std::string_view text) {
   std::string bytes;
   for (size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
@@ -48,16 +58,10 @@ std::string as_bytes(const Json& value) {
   return bytes;
 }
 
-Json list_of(const std::vector<std::string>& texts) {
-  Json list = Json::array();
-  for (const std::string& text : texts) list.push_back(as_characters(text));
-  return list;
-}
-
-std::vector<std::string> texts_of(const Json& list) {
-  std::vector<std::string> texts;
-  for (const Json& each : list) texts.push_back(as_bytes(each));
-  return texts;
+void make_characters(json& value) {
+  if (value.is_string()) value = as_characters(value.get_ref<const std::string&>());
+  if (!value.is_structured()) return;
+  for (json& part : value) make_characters(part);
 }
 
 }  // namespace
@@ -132,117 +136,42 @@ std::optional<ReceivedFrame> FrameReader::next() {
   return ReceivedFrame{.kind = kind, .payload = take(size)};
 }
 
-std::string to_json(const Preparation& preparation) {
-  Json variables = Json::object();
-  for (const auto& [name, value] : preparation.environment) {
-    variables[as_characters(name)] = as_characters(value);
-  }
-  return Json{{"directory", as_characters(preparation.directory)},
-              {"environment", variables},
-              {"reserve_for", list_of(preparation.reserve_for)},
-              {"only_this_host", preparation.only_this_host},
-              {"lost_after_s", preparation.lost_after_s}}
-      .dump();
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Preparation, directory, environment, reserve_for, only_this_host,
+                                   lost_after_s)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Readiness, problem, address, master_port, rendezvous_port)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(JobPart, first_rank, world_size, host, hosts, master_address,
+                                   master_port, rendezvous_port, secret)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(JobOptions, ranks, command, restart_count, bind, elastic,
+                                   stdout_is_terminal, stderr_is_terminal, part)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankFailure, rank, killed, status)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(JobResult, exit_code, rank_failed, succeeded)
+
+template <class Message>
+std::string encode(const Message& message) {
+  json all = message;
+  make_characters(all);
+  return all.dump();
 }
 
-Preparation parse_preparation(std::string_view text) {
-  const Json json = Json::parse(text);
-  Preparation preparation{.directory = as_bytes(json.at("directory")),
-                          .environment = {},
-                          .reserve_for = texts_of(json.at("reserve_for")),
-                          .only_this_host = json.at("only_this_host").get<bool>(),
-                          .lost_after_s = json.at("lost_after_s").get<double>()};
-  for (const auto& [name, value] : json.at("environment").items()) {
-    preparation.environment[as_bytes(name)] = as_bytes(value);
-  }
-  return preparation;
+template <class Message>
+Message decode(std::string_view text) {
+  const auto make_bytes = [](int /*depth*/, json::parse_event_t /*event*/, json& parsed) {
+    if (parsed.is_string()) parsed = as_bytes(parsed.get_ref<const std::string&>());
+    return true;
+  };
+  const json all = json::parse(text, make_bytes);
+  return all.template get<Message>();
 }
 
-std::string to_json(const Readiness& readiness) {
-  return Json{{"problem", as_characters(readiness.problem)},
-              {"address", readiness.address},
-              {"master_port", readiness.master_port},
-              {"rendezvous_port", readiness.rendezvous_port}}
-      .dump();
-}
-
-Readiness parse_readiness(std::string_view text) {
-  const Json json = Json::parse(text);
-  return {.problem = as_bytes(json.at("problem")),
-          .address = json.at("address").get<std::string>(),
-          .master_port = json.at("master_port").get<int>(),
-          .rendezvous_port = json.at("rendezvous_port").get<int>()};
-}
-
-std::string to_json(const JobOptions& options) {
-  Json json{{"ranks", options.ranks},
-            {"command", list_of(options.command)},
-            {"restart_count", options.restart_count},
-            {"bind", options.bind},
-            {"elastic", options.elastic},
-            {"stdout_is_terminal", options.stdout_is_terminal},
-            {"stderr_is_terminal", options.stderr_is_terminal}};
-  if (options.part) {
-    json["part"] = {{"first_rank", options.part->first_rank},
-                    {"world_size", options.part->world_size},
-                    {"host", options.part->host},
-                    {"hosts", options.part->hosts},
-                    {"master_address", options.part->master_address},
-                    {"master_port", options.part->master_port},
-                    {"rendezvous_port", options.part->rendezvous_port},
-                    {"secret", options.part->secret}};
-  }
-  return json.dump();
-}
-
-JobOptions parse_job(std::string_view text) {
-  const Json json = Json::parse(text);
-  JobOptions options{.ranks = json.at("ranks").get<int>(),
-                     .command = texts_of(json.at("command")),
-                     .restart_count = json.at("restart_count").get<int>(),
-                     .bind = json.at("bind").get<bool>(),
-                     .elastic = json.at("elastic").get<bool>(),
-                     .stdout_is_terminal = json.at("stdout_is_terminal").get<bool>(),
-                     .stderr_is_terminal = json.at("stderr_is_terminal").get<bool>(),
-                     .deadline = {},
-                     .part = {}};
-  if (!json.contains("part")) return options;
-  const Json& part = json.at("part");
-  options.part = JobPart{.first_rank = part.at("first_rank").get<int>(),
-                         .world_size = part.at("world_size").get<int>(),
-                         .host = part.at("host").get<int>(),
-                         .hosts = part.at("hosts").get<int>(),
-                         .master_address = part.at("master_address").get<std::string>(),
-                         .master_port = part.at("master_port").get<int>(),
-                         .rendezvous_port = part.at("rendezvous_port").get<int>(),
-                         .secret = part.at("secret").get<std::string>()};
-  return options;
-}
-
-std::string to_json(const RankFailure& failure) {
-  return Json{{"rank", failure.rank}, {"killed", failure.killed}, {"status", failure.status}}
-      .dump();
-}
-
-RankFailure parse_failure(std::string_view text) {
-  const Json json = Json::parse(text);
-  return {.rank = json.at("rank").get<int>(),
-          .killed = json.at("killed").get<bool>(),
-          .status = json.at("status").get<int>()};
-}
-
-std::string to_json(const JobResult& result) {
-  return Json{{"exit_code", result.exit_code},
-              {"rank_failed", result.rank_failed},
-              {"succeeded", result.succeeded}}
-      .dump();
-}
-
-JobResult parse_result(std::string_view text) {
-  const Json json = Json::parse(text);
-  return {.exit_code = json.at("exit_code").get<int>(),
-          .rank_failed = json.at("rank_failed").get<bool>(),
-          .succeeded = json.at("succeeded").get<int>()};
-}
+template std::string encode(const Preparation&);
+template std::string encode(const Readiness&);
+template std::string encode(const JobOptions&);
+template std::string encode(const RankFailure&);
+template std::string encode(const JobResult&);
+template Preparation decode(std::string_view);
+template Readiness decode(std::string_view);
+template JobOptions decode(std::string_view);
+template RankFailure decode(std::string_view);
+template JobResult decode(std::string_view);
 
 }  // namespace rondo::run

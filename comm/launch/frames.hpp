@@ -4,10 +4,10 @@
 #pragma once
 
 #include <cstddef>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "comm/launch/console.hpp"
@@ -73,7 +73,7 @@ class FrameReader {
 /// What a host needs to know before ranks are started there.
 struct Preparation {
   std::string directory;
-  std::map<std::string, std::string> environment;
+  std::vector<std::pair<std::string, std::string>> environment;  // name, value
   /// On rank 0's host: the names by which others know it, for an address and ports. Else empty.
   std::vector<std::string> reserve_for;
   /// Whether the others are this host, too: loopback will do.
@@ -89,17 +89,12 @@ struct Readiness {
   int master_port = 0, rendezvous_port = 0;
 };
 
-// As JSON, in which each byte of a text is one character (U+0000 to U+00FF): arguments and variables
-// need not be UTF-8. Reading throws std::exception for what is no such text.
-std::string to_json(const Preparation& preparation);
-std::string to_json(const Readiness& readiness);
-std::string to_json(const JobOptions& options);
-std::string to_json(const RankFailure& failure);
-std::string to_json(const JobResult& result);
-Preparation parse_preparation(std::string_view json);
-Readiness parse_readiness(std::string_view json);
-JobOptions parse_job(std::string_view json);
-RankFailure parse_failure(std::string_view json);
-JobResult parse_result(std::string_view json);
+/// A Preparation, Readiness, JobOptions, RankFailure or JobResult as JSON, in which each byte of a text
+/// is one character (U+0000 to U+00FF), because arguments and variables need not be UTF-8.
+template <class Message>
+std::string encode(const Message& message);
+/// Throws std::exception if `json` is not such a message.
+template <class Message>
+Message decode(std::string_view json);
 
 }  // namespace rondo::run

@@ -7,11 +7,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cstring>
 #include <deque>
 #include <exception>
+#include <map>
 #include <optional>
+#include <utility>
 
 #include "comm/base/guarded.hpp"
 #include "comm/base/printable.hpp"
@@ -33,6 +33,51 @@ constexpr size_t kLongestLog = 16384;  // bytes of a sentence
 // Beyond the grace that a host gives its ranks.
 constexpr std::chrono::seconds kHostGrace{5};
 
+bool belongs_to_a_login(std::string_view name) {
+  constexpr std::string_view kNames[] = {"_",
+                                         "COLUMNS",
+                                         "DBUS_SESSION_BUS_ADDRESS",
+                                         "DISPLAY",
+                                         "HOME",
+                                         "HOSTNAME",
+                                         "LINES",
+                                         "LOGNAME",
+                                         "MAIL",
+                                         "OLDPWD",
+                                         "PWD",
+                                         "RONDO_RENDEZVOUS",
+                                         "SHELL",
+                                         "SHLVL",
+                                         "STY",
+                                         "TMPDIR",
+                                         "TMUX",
+                                         "RONDO_SECRET",
+                                         "TMUX_PANE",
+                                         "USER",
+                                         "WAYLAND_DISPLAY",
+                                         "WINDOWID",
+                                         "XAUTHORITY",
+                                         "RONDO_SECRET_FILE",
+                                         "RONDO_STATUS_SOCKET",
+                                         "RONDO_TERMINAL"};
+  return name.starts_with("SSH_") || name.starts_with("XDG_") ||
+         std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+}
+
+/// The variables of this process that ranks of other hosts get: all except those of a machine or of a
+/// login there, such as HOME and DISPLAY.
+std::vector<std::pair<std::string, std::string>> environment_for_hosts() {
+  std::map<std::string, std::string> variables;
+  for (char** each = environ; *each != nullptr; ++each) {
+    const std::string_view entry(*each);
+    const size_t equals = entry.find('=');
+    if (equals == 0 || equals == std::string_view::npos) continue;
+    const std::string_view name = entry.substr(0, equals);
+    if (!belongs_to_a_login(name)) variables.emplace(name, entry.substr(equals + 1));
+  }
+  return {variables.begin(), variables.end()};
+}
+
 class HostsJob {
  public:
   HostsJob(const HostsOptions& options, const JobOptions& job, TerminalConsole& console)
@@ -52,6 +97,7 @@ class HostsJob {
   JobResult run() {
     if (!signals_.valid()) return {.exit_code = kLauncherExit};
     for (HostState& host : hosts_) {
+      if (stopping_) break;  // one before it could not be started
       const Status started = host.link.start(options_.agent);
       if (!started.ok()) fail(host, "cannot start its agent: " + started.message());
     }
@@ -257,7 +303,7 @@ class HostsJob {
   void handle(HostState& host, RunMessage kind, const std::string& payload) {
     switch (kind) {
       case RunMessage::kReady:
-        return ready(host, parse_readiness(payload));
+        return ready(host, decode<Readiness>(payload));
       case RunMessage::kLine:
       case RunMessage::kClosed: {
         const size_t space = payload.find(' ');
@@ -273,9 +319,9 @@ class HostsJob {
             "host {}: {}", host.link.name(),
             base::printable(std::string_view(payload).substr(1), kLongestLog));
       case RunMessage::kFailure:
-        return rank_failed(parse_failure(payload));
+        return rank_failed(decode<RankFailure>(payload));
       case RunMessage::kResult:
-        return finished(host, parse_result(payload));
+        return finished(host, decode<JobResult>(payload));
       default:
         return;  // a sign of life
     }
@@ -283,7 +329,7 @@ class HostsJob {
 
   void prepare(HostState& host) {
     Preparation preparation{.directory = options_.directory,
-                            .environment = environment_,
+                            .environment = environment_for_hosts(),
                             .reserve_for = {},
                             .lost_after_s = options_.agent.lost_after_s};
     if (host.link.number() == 0 && hosts_.size() > 1) {
@@ -291,7 +337,7 @@ class HostsJob {
       preparation.reserve_for = {options_.rendezvous_host.empty() ? host.link.name()
                                                                   : options_.rendezvous_host};
     }
-    host.link.send(RunMessage::kPrepare, to_json(preparation));
+    host.link.send(RunMessage::kPrepare, encode(preparation));
   }
 
   /// Ranks start when every host is ready, so that none waits for a host that cannot be reached.
@@ -311,7 +357,7 @@ class HostsJob {
                          .master_port = meeting_.master_port,
                          .rendezvous_port = meeting_.rendezvous_port,
                          .secret = secret_};
-      each.link.send(RunMessage::kStart, to_json(job));
+      each.link.send(RunMessage::kStart, encode(job));
       each.has_started = true;
       first_rank += job.ranks;
     }
@@ -437,7 +483,6 @@ class HostsJob {
   const JobOptions& job_;
   TerminalConsole& console_;
   const std::string secret_;
-  const std::map<std::string, std::string> environment_ = environment_for_hosts();
   UniqueFd signals_ = watch_signals();
   std::deque<HostState> hosts_;
   int world_size_ = 0;
@@ -451,54 +496,11 @@ class HostsJob {
   std::optional<Clock::time_point> decide_at_, stop_at_, close_at_, kill_at_;
 };
 
-bool belongs_to_a_login(std::string_view name) {
-  constexpr std::string_view kNames[] = {"_",
-                                         "COLUMNS",
-                                         "DBUS_SESSION_BUS_ADDRESS",
-                                         "DISPLAY",
-                                         "HOME",
-                                         "HOSTNAME",
-                                         "LINES",
-                                         "LOGNAME",
-                                         "MAIL",
-                                         "OLDPWD",
-                                         "PWD",
-                                         "RONDO_RENDEZVOUS",
-                                         "SHELL",
-                                         "SHLVL",
-                                         "STY",
-                                         "TMPDIR",
-                                         "TMUX",
-                                         "RONDO_SECRET",
-                                         "TMUX_PANE",
-                                         "USER",
-                                         "WAYLAND_DISPLAY",
-                                         "WINDOWID",
-                                         "XAUTHORITY",
-                                         "RONDO_SECRET_FILE",
-                                         "RONDO_STATUS_SOCKET",
-                                         "RONDO_TERMINAL"};
-  return name.starts_with("SSH_") || name.starts_with("XDG_") ||
-         std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
-}
-
 }  // namespace
 
 JobResult run_on_hosts(const HostsOptions& options, const JobOptions& job,
                        TerminalConsole& console) {
   return HostsJob(options, job, console).run();
-}
-
-std::map<std::string, std::string> environment_for_hosts() {
-  std::map<std::string, std::string> variables;
-  for (char** each = environ; *each != nullptr; ++each) {
-    const std::string_view entry(*each);
-    const size_t equals = entry.find('=');
-    if (equals == 0 || equals == std::string_view::npos) continue;
-    const std::string_view name = entry.substr(0, equals);
-    if (!belongs_to_a_login(name)) variables.emplace(name, entry.substr(equals + 1));
-  }
-  return variables;
 }
 
 }  // namespace rondo::run

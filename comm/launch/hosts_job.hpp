@@ -2,7 +2,6 @@
 // through an agent. Ends with all of them ended.
 #pragma once
 
-#include <map>
 #include <string>
 #include <vector>
 
@@ -29,9 +28,5 @@ struct HostsOptions {
 /// REQUIRES: as run_job().
 JobResult run_on_hosts(const HostsOptions& options, const JobOptions& job,
                        TerminalConsole& console);
-
-/// This process's variables that the ranks of other hosts get: all but those that belong to a
-/// machine or a login there, such as HOME and DISPLAY.
-std::map<std::string, std::string> environment_for_hosts();
 
 }  // namespace rondo::run

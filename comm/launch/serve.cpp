@@ -47,7 +47,7 @@ class RemoteConsole final : public Console {
   void close(int rank, int fd) override {
     send(RunMessage::kClosed, fmt::format("{}{} ", fd, rank));
   }
-  void report(const RankFailure& failure) override { send(RunMessage::kFailure, to_json(failure)); }
+  void report(const RankFailure& failure) override { send(RunMessage::kFailure, encode(failure)); }
   bool is_full(int) const override { return stdout_.is_full(); }
 
   void watch(std::vector<pollfd>& watched) const override {
@@ -232,12 +232,12 @@ JobResult run_requested(RemoteConsole& console) {
   constexpr JobResult kNothing{.exit_code = kLauncherExit};
   const auto preparation = console.await(RunMessage::kPrepare);
   if (!preparation) return kNothing;
-  const Preparation wanted = parse_preparation(*preparation);
+  const Preparation wanted = decode<Preparation>(*preparation);
   console.set_lost_after(wanted.lost_after_s);
   PreparedHost host;
-  console.send(RunMessage::kReady, to_json(host.prepare(wanted)));
+  console.send(RunMessage::kReady, encode(host.prepare(wanted)));
   const auto job = console.await(RunMessage::kStart);
-  return job ? run_job(parse_job(*job), console) : kNothing;
+  return job ? run_job(decode<JobOptions>(*job), console) : kNothing;
 }
 
 }  // namespace
@@ -252,7 +252,7 @@ int serve() {
   } catch (const std::exception& error) {
     spdlog::error("{}", error.what());
   }
-  console.send(RunMessage::kResult, to_json(result));
+  console.send(RunMessage::kResult, encode(result));
   flush(console);
   return result.exit_code;
 }

@@ -25,8 +25,8 @@ void check_nothing_is_left_after(const std::string& last, const std::string& rea
       .deadline = {},
       .part = JobPart{}};
   const Preparation preparation{.directory = place.path(), .environment = {}, .reserve_for = {}};
-  place.write("first", greeting() + pack(RunMessage::kPrepare, to_json(preparation)) +
-                           pack(RunMessage::kStart, to_json(job)));
+  place.write("first", greeting() + pack(RunMessage::kPrepare, encode(preparation)) +
+                           pack(RunMessage::kStart, encode(job)));
   place.write("last", last);
   // The end of its stdin, which would end it too, comes later: when it has ended.
   const ProgramResult ran =
