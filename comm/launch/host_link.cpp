@@ -1,28 +1,22 @@
 // See host_link.hpp.
 #include "comm/launch/host_link.hpp"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <spdlog/fmt/fmt.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <iterator>
 
-#include "comm/bootstrap/connection.hpp"
 #include "comm/bootstrap/interface.hpp"
-#include "comm/launch/signals.hpp"
+#include "comm/launch/child.hpp"
 
 namespace rondo::run {
 namespace {
-
-using transport::UniqueFd;
 
 std::string own_program() {
   std::error_code error;
@@ -42,37 +36,6 @@ std::string remote_command(const std::string& program) {
   const std::string script =
       "if test -x \"$0\"; then exec \"$0\" --serve; fi; exec rondo-run --serve";
   return "exec /bin/sh -c " + quoted(script) + " " + quoted(own_program());
-}
-
-struct Pipe {
-  UniqueFd read, write;
-};
-
-Result<Pipe> make_pipe() {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return comm::system_status("pipe", errno);
-  return Pipe{.read = UniqueFd(ends[0]), .write = UniqueFd(ends[1])};
-}
-
-[[noreturn]] void become_agent(const std::vector<std::string>& words, pid_t launcher, int in,
-                               int out, int err) {
-  setsid();
-  // The host notices the end of its stdin; an agent that has not connected yet would not.
-  prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (getppid() != launcher) _exit(kLauncherExit);
-  dup2(in, STDIN_FILENO);
-  dup2(out, STDOUT_FILENO);
-  dup2(err, STDERR_FILENO);
-  const sigset_t set = handled_signals();
-  sigprocmask(SIG_UNBLOCK, &set, nullptr);
-  signal(SIGPIPE, SIG_DFL);
-  std::vector<char*> arguments;
-  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
-  execvp(arguments[0], arguments.data());
-  const std::string why = fmt::format("cannot run {}: {}\n", words[0], std::strerror(errno));
-  (void)!write(STDERR_FILENO, why.data(), why.size());
-  _exit(kNotFoundExit);
 }
 
 }  // namespace
@@ -101,19 +64,16 @@ Status HostLink::start(const AgentOptions& agent) {
     words = agent.words;
     words.insert(words.end(), {host_.name, remote_command(agent.remote_program)});
   }
-  auto in = make_pipe(), out = make_pipe(), err = make_pipe();
-  for (const auto* each : {&in, &out, &err}) {
-    if (!each->ok()) return each->status();
-  }
-  const pid_t launcher = getpid();
-  pid_ = fork();
-  if (pid_ < 0) return comm::system_status("fork", errno);
-  if (pid_ == 0) {
-    become_agent(words, launcher, in->read.get(), out->write.get(), err->write.get());
-  }
-  in_ = std::move(in->write);
-  out_ = std::move(out->read);
-  err_ = std::move(err->read);
+  // SIGTERM, because an agent that has not connected yet would not notice the end of its stdin.
+  Child child = start_child(
+      {.words = std::move(words), .signal_at_end = SIGTERM, .has_input = true, .prepare = [] {
+         setsid();
+       }});
+  if (!child.status.ok()) return std::move(child.status);
+  pid_ = child.pid;
+  in_ = std::move(child.in);
+  out_ = std::move(child.out);
+  err_ = std::move(child.err);
   sink_.emplace(in_.get());
   sink_->push(greeting());
   return {};

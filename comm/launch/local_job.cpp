@@ -2,14 +2,12 @@
 #include "comm/launch/local_job.hpp"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sodium.h>
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/fmt/ranges.h>
 #include <spdlog/spdlog.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -28,9 +26,9 @@
 #include <utility>
 
 #include "comm/base/guarded.hpp"
-#include "comm/bootstrap/connection.hpp"
 #include "comm/bootstrap/launchers.hpp"
 #include "comm/bootstrap/tcp.hpp"
+#include "comm/launch/child.hpp"
 #include "comm/launch/job_clock.hpp"
 #include "comm/launch/output_lines.hpp"
 #include "comm/launch/signals.hpp"
@@ -135,6 +133,7 @@ class LocalJob {
   void start_all() {
     set_common_environment();
     if (options_.bind) shares_ = topology::share_cpus(options_.ranks);
+    ranks_.reserve(static_cast<size_t>(options_.ranks));  // nothing may fail once a rank runs
     for (int rank = 0; rank < options_.ranks && !stopping_; ++rank) start(rank);
   }
 
@@ -176,47 +175,23 @@ class LocalJob {
 
   void start(int local_rank) {
     const int rank = first_rank() + local_rank;
-    int out[2], err[2], failure[2];
-    if (pipe2(out, O_CLOEXEC) != 0) return cannot_start(rank, "pipe", errno, kLauncherExit);
-    UniqueFd out_read(out[0]), out_write(out[1]);
-    if (pipe2(err, O_CLOEXEC) != 0) return cannot_start(rank, "pipe", errno, kLauncherExit);
-    UniqueFd err_read(err[0]), err_write(err[1]);
-    if (pipe2(failure, O_CLOEXEC) != 0) return cannot_start(rank, "pipe", errno, kLauncherExit);
-    UniqueFd failure_read(failure[0]), failure_write(failure[1]);
-
-    set("RANK", rank);
-    set("LOCAL_RANK", local_rank);
-    name_terminals(out_read.get(), err_read.get());
-    std::vector<char*> arguments;
-    for (const std::string& argument : options_.command) {
-      arguments.push_back(const_cast<char*>(argument.c_str()));
+    const auto prepare = [&] {
+      setpgid(0, 0);
+      // What cannot be bound runs all the same.
+      if (!shares_.empty()) (void)kernels::bind_to_cpus(shares_[static_cast<size_t>(local_rank)]);
+      set("RANK", rank);
+      set("LOCAL_RANK", local_rank);
+      name_terminals();
+    };
+    Child child =
+        start_child({.words = options_.command, .signal_at_end = SIGKILL, .prepare = prepare});
+    if (!child.status.ok()) {
+      spdlog::error("cannot start rank {}: {}", rank, child.status.message());
+      return fail(child.exit_code);
     }
-    arguments.push_back(nullptr);
-    ranks_.reserve(static_cast<size_t>(options_.ranks));  // nothing may fail once it runs
-    const pid_t launcher = getpid();
-    const pid_t pid = fork();
-    if (pid < 0) return cannot_start(rank, "fork", errno, kLauncherExit);
-    if (pid == 0) {
-      become_rank(local_rank, arguments, launcher, out_write.get(), err_write.get(),
-                  failure_write.get());
-    }
-
-    setpgid(pid, pid);  // here and in the child: whoever is first
-    ranks_.push_back({.pid = pid, .running = true});
+    ranks_.push_back({.pid = child.pid, .running = true});
     ++running_;
-    pass_on(rank, std::move(out_read), std::move(err_read));
-
-    // The child's end closes by itself when exec succeeds.
-    failure_write.reset();
-    int error = 0;
-    ssize_t got = 0;
-    do {
-      got = read(failure_read.get(), &error, sizeof error);
-    } while (got < 0 && errno == EINTR);
-    if (got == sizeof error) {
-      const bool missing = error == ENOENT || error == ENOTDIR;
-      cannot_start(rank, options_.command[0], error, missing ? kNotFoundExit : kNotExecutableExit);
-    }
+    pass_on(rank, std::move(child.out), std::move(child.err));
   }
 
   void pass_on(int rank, UniqueFd out, UniqueFd err) {
@@ -230,51 +205,21 @@ class LocalJob {
     add(std::move(err), STDERR_FILENO, options_.stderr_is_terminal);
   }
 
-  /// For rondo::stdout_is_terminal() and its twin: which pipes lead to a terminal.
-  void name_terminals(int out_pipe, int err_pipe) const {
+  /// For rondo::stdout_is_terminal() and its twin: which of this process's pipes lead to a terminal.
+  void name_terminals() const {
     std::string names;
     const auto add = [&names](bool is_terminal, int pipe) {
       struct stat facts {};
       if (!is_terminal || fstat(pipe, &facts) != 0) return;
       names += (names.empty() ? "" : ",") + std::to_string(facts.st_ino);
     };
-    add(options_.stdout_is_terminal, out_pipe);
-    add(options_.stderr_is_terminal, err_pipe);
+    add(options_.stdout_is_terminal, STDOUT_FILENO);
+    add(options_.stderr_is_terminal, STDERR_FILENO);
     if (names.empty()) {
       unsetenv("RONDO_TERMINAL");
     } else {
-      setenv("RONDO_TERMINAL", names.c_str(), 1);
+      set("RONDO_TERMINAL", names);
     }
-  }
-
-  /// In the child, where an exception must not reach ~LocalJob().
-  [[noreturn]] void become_rank(int local_rank, const std::vector<char*>& arguments, pid_t launcher,
-                                int out, int err, int failure) noexcept {
-    // What cannot be bound runs all the same.
-    if (!shares_.empty()) (void)kernels::bind_to_cpus(shares_[static_cast<size_t>(local_rank)]);
-    setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != launcher) _exit(kLauncherExit);
-    const int none = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    dup2(none, STDIN_FILENO);
-    dup2(out, STDOUT_FILENO);
-    dup2(err, STDERR_FILENO);
-    const sigset_t set = handled_signals();
-    // A shell without job control has what runs in the background ignore SIGINT.
-    for (const int passed_on : {SIGINT, SIGQUIT, SIGTERM, SIGHUP}) {
-      if (sigismember(&set, passed_on) == 1) signal(passed_on, SIG_DFL);
-    }
-    sigprocmask(SIG_UNBLOCK, &set, nullptr);
-    signal(SIGPIPE, SIG_DFL);
-    execvp(arguments[0], arguments.data());
-    const int error = errno;
-    (void)!write(failure, &error, sizeof error);
-    _exit(kNotFoundExit);
-  }
-
-  void cannot_start(int rank, const std::string& what, int error, int exit_code) {
-    spdlog::error("cannot start rank {}: {}", rank, comm::system_status(what, error).message());
-    fail(exit_code);
   }
 
   // ---- watching

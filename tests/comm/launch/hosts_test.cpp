@@ -246,6 +246,9 @@ TEST_CASE("programs and hosts that are not there", "[hosts]") {
   refused({"--hosts", "h0,h1", "--chdir", "/no/where", "true"}, 125,
           {"cannot enter the directory /no/where", "--chdir"});
   refused({"--hosts", "h0,h1", "--agent", "/no/agent", "true"}, 125, {"cannot run /no/agent"});
+  // The second host is this one, which needs no agent.
+  refused({"--hosts", "h0,localhost", "--agent", "/no/agent", "true"}, 125,
+          {"host h0: cannot start its agent: cannot run /no/agent: No such file"});
   refused({"--hosts", "h0,h1", "--agent", "false", "true"}, 125,
           {"ended with code 1; --agent must be a command that, followed by a host"});
   refused({"--hosts", "h0:none", "true"}, 2, {"--hosts is \"h0:none\"", "\"none\""});
