@@ -33,8 +33,7 @@ void flush(Console& console) {
   while (console.has_work()) {
     std::vector<pollfd> watched;
     console.watch(watched);
-    const int ready =
-        poll(watched.data(), watched.size(), std::chrono::milliseconds(kGrace).count());
+    const int ready = poll_until(watched, JobClock::now() + kGrace);
     if (ready == 0 || (ready < 0 && errno != EINTR)) return;
     if (ready > 0) console.serve(watched);
   }

@@ -55,10 +55,7 @@ std::vector<std::string> default_agent() {
 }
 
 Status HostLink::start(const AgentOptions& agent) {
-  lost_after_ = std::chrono::ceil<std::chrono::milliseconds>(
-      std::chrono::duration<double>(agent.lost_after_s));
-  heard_ = JobClock::now();
-  next_sign_ = heard_ + lost_after_ / 6;
+  signs_ = SignsOfLife(agent.lost_after_s);
   std::vector<std::string> words = {own_program(), "--serve"};
   if (!comm::is_this_host(host_.name)) {
     words = agent.words;
@@ -96,33 +93,22 @@ void HostLink::serve(std::span<const pollfd> watched) {
 }
 
 void HostLink::read_output() {
-  std::array<char, 65536> bytes;
-  const ssize_t got = read(out_.get(), bytes.data(), bytes.size());
-  if (got < 0 && errno == EINTR) return;
-  if (got <= 0) {
-    reader_.finish();
-    return out_.reset();
-  }
-  heard_ = JobClock::now();
-  reader_.feed({bytes.data(), static_cast<size_t>(got)});
+  signs_.heard(JobClock::now());
+  if (read_some(out_.get(), [this](std::string_view bytes) { reader_.feed(bytes); })) return;
+  reader_.finish();
+  out_.reset();
 }
 
 void HostLink::read_errors() {
-  std::array<char, 4096> bytes;
-  const ssize_t got = read(err_.get(), bytes.data(), bytes.size());
-  if (got < 0 && errno == EINTR) return;
-  if (got > 0) return errors_.feed({bytes.data(), static_cast<size_t>(got)});
+  if (read_some(err_.get(), [this](std::string_view bytes) { errors_.feed(bytes); })) return;
   errors_.finish();
   err_.reset();
 }
 
 void HostLink::turn(Time now, bool rests) {
-  if (rests) heard_ = now;
-  if (now >= next_sign_) {
-    send(RunMessage::kAlive);
-    next_sign_ = now + lost_after_ / 6;
-  }
-  if (out_.valid() && now >= heard_ + lost_after_) {
+  if (rests) signs_.heard(now);
+  if (signs_.takes_sign(now)) send(RunMessage::kAlive);
+  if (out_.valid() && now >= signs_.lost_at()) {
     was_silent_ = true;
     out_.reset();
     close();

@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <sys/types.h>
 
-#include <chrono>
 #include <optional>
 #include <span>
 #include <string>
@@ -55,7 +54,7 @@ class HostLink {
   static constexpr size_t kDescriptors = 3;
   /// Signs of life, in both directions.
   void turn(Time now, bool rests);
-  Time next() const { return next_sign_; }
+  Time next() const { return signs_.next_sign(); }
 
   std::optional<ReceivedFrame> next_frame();
   /// The version of rondo there, once it has answered.
@@ -87,8 +86,7 @@ class HostLink {
   std::optional<Sink> sink_;
   FrameReader reader_;
   AgentLines noise_, errors_;  // before the greeting; what the agent writes to its stderr
-  std::chrono::milliseconds lost_after_{std::chrono::minutes(1)};
-  Time heard_{}, next_sign_{};
+  SignsOfLife signs_{60};
   bool was_silent_ = false;
 };
 

@@ -15,6 +15,7 @@
 
 #include "comm/base/guarded.hpp"
 #include "comm/base/printable.hpp"
+#include "comm/base/wait_until.hpp"
 #include "comm/launch/signals.hpp"
 #include "rondo/rondo.h"
 #include "transport/memory/unique_fd.hpp"
@@ -152,7 +153,7 @@ class HostsJob {
     std::vector<pollfd> watched{{signals_.get(), POLLIN, 0}};
     for (const HostState& host : hosts_) host.link.watch(watched, rests);
     console_.watch(watched);
-    if (poll(watched.data(), watched.size(), wait_ms()) > 0) {
+    if (poll_until(watched, next_turn()) > 0) {
       const std::span<const pollfd> all(watched);
       serve_links(all.subspan(1));
       console_.serve(all.subspan(1 + hosts_.size() * HostLink::kDescriptors));
@@ -172,7 +173,7 @@ class HostsJob {
     check_time(now);
   }
 
-  int wait_ms() const {
+  Clock::time_point next_turn() const {
     auto until = Clock::now() + std::chrono::seconds(60);
     const auto take = [&](std::optional<Clock::time_point> time) {
       if (time) until = std::min(until, *time);
@@ -186,8 +187,7 @@ class HostsJob {
     if (!timed_out_) take(job_.deadline);
     for (const auto& time : {decide_at_, stop_at_, close_at_, kill_at_, console_.next()})
       take(time);
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
-    return static_cast<int>(std::max<int64_t>(left.count(), 0));
+    return until;
   }
 
   void read_signals() {
@@ -220,10 +220,7 @@ class HostsJob {
     while (std::any_of(hosts_.begin(), hosts_.end(), has_work) && Clock::now() < until) {
       std::vector<pollfd> watched;
       for (const HostState& host : hosts_) host.link.watch(watched, true);
-      if (poll(watched.data(), watched.size(), std::chrono::milliseconds(kMoment).count()) <= 0) {
-        break;
-      }
-      serve_links(watched);
+      if (poll_until(watched, until) > 0) serve_links(watched);
     }
     if (!stop_until_continued(cause)) tell_hosts(SIGCONT);
   }
@@ -462,16 +459,16 @@ class HostsJob {
   void cut_off() {
     for (HostState& host : hosts_) host.link.close();
     const auto until = Clock::now() + kHostGrace;
-    for (HostState& host : hosts_) {
-      if (host.is_given_up) continue;
-      for (host.link.reap(); host.link.has_agent(); host.link.reap()) {
-        if (Clock::now() >= until) host.link.kill_agent(SIGKILL);
-        if (Clock::now() >= until + kHostGrace) break;  // the kernel cannot end it now
-        pollfd signals{signals_.get(), POLLIN, 0};      // the agent's end among them
-        poll(&signals, 1, 20);
-        while (next_signal(signals_)) continue;
+    base::wait_until([&] {
+      const auto now = Clock::now();
+      bool all_ended = true;
+      for (HostState& host : hosts_) {
+        host.link.reap();
+        if (now >= until) host.link.kill_agent(SIGKILL);
+        all_ended = all_ended && (host.is_given_up || !host.link.has_agent());
       }
-    }
+      return all_ended || now >= until + kHostGrace;  // then the kernel cannot end one now
+    });
   }
 
   /// When hosts are cut off that have not ended their ranks by themselves.

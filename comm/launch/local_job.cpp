@@ -2,7 +2,6 @@
 #include "comm/launch/local_job.hpp"
 
 #include <arpa/inet.h>
-#include <poll.h>
 #include <signal.h>
 #include <sodium.h>
 #include <spdlog/fmt/fmt.h>
@@ -26,6 +25,7 @@
 #include <utility>
 
 #include "comm/base/guarded.hpp"
+#include "comm/base/wait_until.hpp"
 #include "comm/bootstrap/launchers.hpp"
 #include "comm/bootstrap/tcp.hpp"
 #include "comm/launch/child.hpp"
@@ -226,7 +226,7 @@ class LocalJob {
 
   void turn() {
     std::vector<pollfd> watched = watch();
-    const int ready = poll(watched.data(), watched.size(), wait_ms());
+    const int ready = poll_until(watched, next_turn());
     if (ready < 0 && errno != EINTR) {
       spdlog::error("poll: {}; stopping all ranks", std::strerror(errno));
       exit_code_ = kLauncherExit;
@@ -261,10 +261,8 @@ class LocalJob {
   }
 
   void read_stream(OutputStream& stream) {
-    std::array<char, 65536> bytes;
-    const ssize_t got = read(stream.fd.get(), bytes.data(), bytes.size());
-    if (got > 0) return stream.lines.feed({bytes.data(), static_cast<size_t>(got)});
-    if (got < 0 && errno == EINTR) return;
+    const auto feed = [&stream](std::string_view bytes) { stream.lines.feed(bytes); };
+    if (read_some(stream.fd.get(), feed)) return;
     stream.lines.finish();
     console_.close(stream.rank, stream.target);
     stream.fd.reset();
@@ -387,14 +385,13 @@ class LocalJob {
     }
   }
 
-  int wait_ms() const {
+  Clock::time_point next_turn() const {
     auto until = Clock::now() + std::chrono::seconds(60);
     if (options_.deadline && !timed_out_) until = std::min(until, *options_.deadline);
     if (stop_at_) until = std::min(until, *stop_at_);
     if (kill_at_) until = std::min(until, *kill_at_);
     if (const auto held = console_.next()) until = std::min(until, *held);
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
-    return static_cast<int>(std::max<int64_t>(left.count(), 0));
+    return until;
   }
 
   // ---- stopping
@@ -425,21 +422,26 @@ class LocalJob {
     ranks_.clear();
     // A process in an uninterruptible wait outlives even SIGKILL for a while.
     const auto until = Clock::now() + kGrace;
-    while (true) {
-      const pid_t pid = waitpid(-1, nullptr, WNOHANG);
-      if (pid < 0 && errno == ECHILD) break;
-      if (pid != 0) continue;
-      if (Clock::now() >= until) {
-        spdlog::warn("some processes of this job do not end: pid {}", fmt::join(children(), ", "));
-        break;
-      }
-      for (const pid_t child : children()) kill(child, SIGKILL);
-      pollfd signals{signals_.get(), POLLIN, 0};
-      poll(&signals, 1, 20);
+    bool all_ended = false;
+    base::wait_until([&] {
       read_signals();
+      all_ended = reap_children();
+      return all_ended || Clock::now() >= until;
+    });
+    if (!all_ended) {
+      spdlog::warn("some processes of this job do not end: pid {}", fmt::join(children(), ", "));
     }
     running_ = 0;
     has_left_nothing_ = true;
+  }
+
+  /// Reaps what has ended and kills the others. True: there are none.
+  static bool reap_children() {
+    pid_t pid = 0;
+    while ((pid = waitpid(-1, nullptr, WNOHANG)) > 0) continue;
+    if (pid < 0 && errno == ECHILD) return true;
+    for (const pid_t child : children()) kill(child, SIGKILL);
+    return false;
   }
 
   /// All writers have ended: what is in the pipes is all there will be. A reader that takes nothing
@@ -452,8 +454,7 @@ class LocalJob {
     while (has_open()) {
       std::vector<pollfd> watched = watch();
       watched[0].fd = -1;
-      const int ready =
-          poll(watched.data(), watched.size(), std::chrono::milliseconds(kGrace).count());
+      const int ready = poll_until(watched, Clock::now() + kGrace);
       if (ready == 0 || (ready < 0 && errno != EINTR)) break;  // the writers that remain are silent
       if (ready > 0) serve(watched);
       console_.turn(Clock::now());

@@ -2,6 +2,10 @@
 // that a reader that has stopped reading cannot keep the launcher from its signals and deadlines.
 #pragma once
 
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
 #include <cstddef>
 #include <functional>
 #include <string>
@@ -9,6 +13,15 @@
 #include <utility>
 
 namespace rondo::run {
+
+/// Reads once from a descriptor that is readable, and calls `feed` with the bytes. False: its end.
+template <class Feed>
+bool read_some(int fd, const Feed& feed) {
+  std::array<char, 65536> bytes;
+  const ssize_t got = read(fd, bytes.data(), bytes.size());
+  if (got > 0) feed(std::string_view(bytes.data(), static_cast<size_t>(got)));
+  return got > 0 || (got < 0 && (errno == EINTR || errno == EAGAIN));
+}
 
 /// One of the launcher's own output streams: a queue that is written when poll() says so.
 class Sink {

@@ -59,12 +59,9 @@ class RemoteConsole final : public Console {
     if (watched[1].revents != 0) stdout_.write_some();
   }
 
-  std::optional<Time> next() const override { return std::min(next_sign_, lost_at()); }
+  std::optional<Time> next() const override { return std::min(signs_.next_sign(), lost_at()); }
   void turn(Time now) override {
-    if (now >= next_sign_) {
-      send(RunMessage::kAlive);
-      next_sign_ = now + lost_after_ / 6;
-    }
+    if (signs_.takes_sign(now)) send(RunMessage::kAlive);
     if (now >= lost_at() && !has_ended_) end("has been silent for too long");
   }
 
@@ -93,11 +90,7 @@ class RemoteConsole final : public Console {
   bool has_work() const override { return stdout_.has_work(); }
 
   void send(RunMessage kind, std::string_view payload = {}) { stdout_.push(pack(kind, payload)); }
-  void set_lost_after(double seconds) {
-    lost_after_ = std::chrono::ceil<std::chrono::milliseconds>(
-        std::chrono::duration<double>(std::min(seconds, 1e9)));
-    next_sign_ = Clock::now() + lost_after_ / 6;
-  }
+  void set_lost_after(double seconds) { signs_ = SignsOfLife(seconds); }
 
   /// Waits for a request of this kind. Nothing: the other end is gone, or stops the job.
   std::optional<std::string> await(RunMessage kind) {
@@ -111,19 +104,14 @@ class RemoteConsole final : public Console {
       if (order && !leaves_job(*order)) return std::nullopt;
       std::vector<pollfd> watched;
       watch(watched);
-      const auto left =
-          std::chrono::ceil<std::chrono::milliseconds>(*next() - Clock::now()).count();
-      if (poll(watched.data(), watched.size(),
-               static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000))) > 0) {
-        serve(watched);
-      }
+      if (poll_until(watched, *next()) > 0) serve(watched);
       turn(Clock::now());
     }
   }
 
  private:
   /// Never while the other end is stopped, with all ranks.
-  Time lost_at() const { return other_end_rests_ ? Time::max() : heard_ + lost_after_; }
+  Time lost_at() const { return other_end_rests_ ? Time::max() : signs_.lost_at(); }
 
   /// Whether this signal does not concern a job that has no ranks yet.
   static bool leaves_job(const Order& order) {
@@ -142,12 +130,10 @@ class RemoteConsole final : public Console {
   }
 
   void receive() {
-    std::array<char, 65536> bytes;
-    const ssize_t got = read(STDIN_FILENO, bytes.data(), bytes.size());
-    if (got < 0 && (errno == EINTR || errno == EAGAIN)) return;
-    if (got <= 0) return end("is gone");
-    heard_ = Clock::now();
-    reader_.feed({bytes.data(), static_cast<size_t>(got)});
+    signs_.heard(Clock::now());
+    if (!read_some(STDIN_FILENO, [this](std::string_view bytes) { reader_.feed(bytes); })) {
+      end("is gone");
+    }
   }
 
   void end(std::string_view why) {
@@ -160,8 +146,7 @@ class RemoteConsole final : public Console {
   std::deque<ReceivedFrame> requests_;
   bool has_ended_ = false, end_is_new_ = false;
   bool other_end_rests_ = false;  // it has said that it stops itself
-  std::chrono::milliseconds lost_after_{std::chrono::minutes(1)};
-  Time heard_ = Clock::now(), next_sign_ = heard_ + lost_after_ / 6;
+  SignsOfLife signs_{60};
 };
 
 /// What this process logs is a message of the other end's.
