@@ -34,35 +34,36 @@ constexpr size_t kLongestLog = 16384;  // bytes of a sentence
 // Beyond the grace that a host gives its ranks.
 constexpr std::chrono::seconds kHostGrace{5};
 
+constexpr std::string_view kOfALogin[] = {"_",
+                                          "COLUMNS",
+                                          "DBUS_SESSION_BUS_ADDRESS",
+                                          "DISPLAY",
+                                          "HOME",
+                                          "HOSTNAME",
+                                          "LINES",
+                                          "LOGNAME",
+                                          "MAIL",
+                                          "OLDPWD",
+                                          "PWD",
+                                          "RONDO_RENDEZVOUS",
+                                          "SHELL",
+                                          "SHLVL",
+                                          "STY",
+                                          "TMPDIR",
+                                          "TMUX",
+                                          "RONDO_SECRET",
+                                          "TMUX_PANE",
+                                          "USER",
+                                          "WAYLAND_DISPLAY",
+                                          "WINDOWID",
+                                          "XAUTHORITY",
+                                          "RONDO_SECRET_FILE",
+                                          "RONDO_STATUS_SOCKET",
+                                          "RONDO_TERMINAL"};
+
 bool belongs_to_a_login(std::string_view name) {
-  constexpr std::string_view kNames[] = {"_",
-                                         "COLUMNS",
-                                         "DBUS_SESSION_BUS_ADDRESS",
-                                         "DISPLAY",
-                                         "HOME",
-                                         "HOSTNAME",
-                                         "LINES",
-                                         "LOGNAME",
-                                         "MAIL",
-                                         "OLDPWD",
-                                         "PWD",
-                                         "RONDO_RENDEZVOUS",
-                                         "SHELL",
-                                         "SHLVL",
-                                         "STY",
-                                         "TMPDIR",
-                                         "TMUX",
-                                         "RONDO_SECRET",
-                                         "TMUX_PANE",
-                                         "USER",
-                                         "WAYLAND_DISPLAY",
-                                         "WINDOWID",
-                                         "XAUTHORITY",
-                                         "RONDO_SECRET_FILE",
-                                         "RONDO_STATUS_SOCKET",
-                                         "RONDO_TERMINAL"};
   return name.starts_with("SSH_") || name.starts_with("XDG_") ||
-         std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+         std::ranges::find(kOfALogin, name) != std::end(kOfALogin);
 }
 
 /// The variables of this process that ranks of other hosts get: all except those of a machine or of a
@@ -174,19 +175,12 @@ class HostsJob {
   }
 
   Clock::time_point next_turn() const {
-    auto until = Clock::now() + std::chrono::seconds(60);
-    const auto take = [&](std::optional<Clock::time_point> time) {
-      if (time) until = std::min(until, *time);
-    };
+    auto until = earliest({timed_out_ ? std::nullopt : job_.deadline, decide_at_, stop_at_,
+                           close_at_, kill_at_, console_.next()});
     for (const HostState& host : hosts_) {
       if (host.is_over()) continue;
-      take(host.link.next());
-      take(host.agent_until);
-      take(host.agent_ends_by);
+      until = earliest({until, host.link.next(), host.agent_until, host.agent_ends_by});
     }
-    if (!timed_out_) take(job_.deadline);
-    for (const auto& time : {decide_at_, stop_at_, close_at_, kill_at_, console_.next()})
-      take(time);
     return until;
   }
 

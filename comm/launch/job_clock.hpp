@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <initializer_list>
+#include <optional>
 #include <span>
 
 namespace rondo::run {
@@ -23,6 +25,14 @@ class JobClock {
  private:
   inline static duration stopped_{};
 };
+
+/// The first of these times; in a minute, if that is earlier.
+inline JobClock::time_point earliest(
+    std::initializer_list<std::optional<JobClock::time_point>> times) {
+  auto first = JobClock::now() + std::chrono::minutes(1);
+  for (const auto& time : times) first = std::min(first, time.value_or(first));
+  return first;
+}
 
 /// As poll(), until that time at most.
 inline int poll_until(std::span<pollfd> watched, JobClock::time_point until) {

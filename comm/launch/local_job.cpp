@@ -226,7 +226,8 @@ class LocalJob {
 
   void turn() {
     std::vector<pollfd> watched = watch();
-    const int ready = poll_until(watched, next_turn());
+    const int ready = poll_until(watched, earliest({timed_out_ ? std::nullopt : options_.deadline,
+                                                    stop_at_, kill_at_, console_.next()}));
     if (ready < 0 && errno != EINTR) {
       spdlog::error("poll: {}; stopping all ranks", std::strerror(errno));
       exit_code_ = kLauncherExit;
@@ -383,15 +384,6 @@ class LocalJob {
       kill_at_.reset();
       signal_all(SIGKILL);
     }
-  }
-
-  Clock::time_point next_turn() const {
-    auto until = Clock::now() + std::chrono::seconds(60);
-    if (options_.deadline && !timed_out_) until = std::min(until, *options_.deadline);
-    if (stop_at_) until = std::min(until, *stop_at_);
-    if (kill_at_) until = std::min(until, *kill_at_);
-    if (const auto held = console_.next()) until = std::min(until, *held);
-    return until;
   }
 
   // ---- stopping
