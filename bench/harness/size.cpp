@@ -1,24 +1,7 @@
-// Parsing and printing of sizes; no output, no options.
+// Printing of sizes, and sweeps; no output, no options.
 #include "bench/harness/size.hpp"
 
-#include <charconv>
-#include <cstdint>
-
 namespace rondo::bench {
-
-std::optional<size_t> parse_size(std::string_view text) {
-  size_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{}) return std::nullopt;
-  const std::string_view suffix(end, static_cast<size_t>(text.data() + text.size() - end));
-  if (suffix.empty()) return value;
-  int shift = 0;
-  if (suffix == "K" || suffix == "k") shift = 10;
-  if (suffix == "M" || suffix == "m") shift = 20;
-  if (suffix == "G" || suffix == "g") shift = 30;
-  if (shift == 0 || value > (SIZE_MAX >> shift)) return std::nullopt;
-  return value << shift;
-}
 
 std::string format_size(size_t bytes) {
   constexpr struct {

@@ -1,17 +1,15 @@
-// Sizes on the command line and the sweeps made of them. K, M and G are binary multiples, as in
-// nccl-tests; fractions and other units are refused rather than guessed.
+// Sizes on the command line and the sweeps made of them.
 #pragma once
 
 #include <cstddef>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
+
+#include "comm/base/size.hpp"
 
 namespace rondo::bench {
 
-/// "8", "64K", "32M", "1G" in bytes; nullopt for anything else, or if it does not fit size_t.
-std::optional<size_t> parse_size(std::string_view text);
+using base::parse_size;
 
 /// 65536 as "64K", 1000 as "1000".
 std::string format_size(size_t bytes);

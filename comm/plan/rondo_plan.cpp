@@ -18,6 +18,7 @@
 #include "comm/base/counted.hpp"
 #include "comm/base/flush_stdout.hpp"
 #include "comm/base/limits.hpp"
+#include "comm/base/size.hpp"
 #include "comm/launch/unknown_variables.hpp"
 #include "comm/plan/page.hpp"
 #include "comm/plan/picture.hpp"
@@ -45,21 +46,6 @@ struct PlanFlags {
   bool page = false;
   int ranks = 0, cores = 0, root = 0, rank = -1, svg_hop = 0;
 };
-
-/// A size, as everywhere in rondo: bytes, or a whole number with K, M or G.
-std::optional<uint64_t> parse_size(const std::string& text) {
-  uint64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [unit, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc{}) return std::nullopt;
-  const std::string_view suffix(unit, end);
-  const size_t power = std::string_view("KkMmGg").find(suffix) / 2;
-  const int shift = suffix.empty()                   ? 0
-                    : power > 2 || suffix.size() > 1 ? 64
-                                                     : 10 * (1 + static_cast<int>(power));
-  if (shift > 30 || value > (UINT64_MAX >> shift)) return std::nullopt;
-  return value << shift;
-}
 
 /// "4x8": as many hosts, times ranks on each; "3,2,3": the ranks of each host. They are numbered host
 /// after host.
@@ -103,6 +89,16 @@ Enum parse_or_refuse(const std::string& flag, const std::string& text,
                                          (why.empty() ? "" : "; " + std::string(why)));
   }
   return *value;
+}
+
+void add_page_flags(CLI::App& app, PlanFlags& flags) {
+  auto* page = app.add_flag("--page", flags.page,
+                            "instead of a plan: the page that explains (explain/README.md), with "
+                            "this machine's link profile in it");
+  app.add_option("--measured", flags.measured,
+                 "for the page: files of rondo-perf --json, scripts/compare --json and rondo-train "
+                 "--json")
+      ->needs(page);
 }
 
 void add_flags(CLI::App& app, PlanFlags& flags) {
@@ -158,13 +154,7 @@ void add_flags(CLI::App& app, PlanFlags& flags) {
                  "draw one hop only, counted from 1: two rows of boxes and what passes between")
       ->check(CLI::Range(1, 1 << 20))
       ->needs(svg);
-  auto* page = app.add_flag("--page", flags.page,
-                            "instead of a plan: the page that explains (explain/README.md), with "
-                            "this machine's link profile in it");
-  app.add_option("--measured", flags.measured,
-                 "for the page: files of rondo-perf --json, scripts/compare --json and rondo-train "
-                 "--json")
-      ->needs(page);
+  add_page_flags(app, flags);
 }
 
 void read_ranks(const PlanFlags& flags, PlanRequest& r) {
@@ -207,7 +197,7 @@ PlanRequest read_request(const PlanFlags& flags) {
   if (flags.size.empty() && r.collective != Collective::kBarrier) {
     throw CLI::RequiredError("--size");
   }
-  const auto size = parse_size(flags.size.empty() ? "0" : flags.size);
+  const auto size = base::parse_size(flags.size.empty() ? "0" : flags.size);
   if (!size) {
     throw CLI::ValidationError(
         "--size",
