@@ -1,8 +1,7 @@
 // A plan as JSON: everything that the text shows, uncut.
 #include <nlohmann/json.hpp>
 
-#include "comm/plan/candidate_json.hpp"
-#include "comm/plan/plan.hpp"
+#include "comm/plan/plan_json.hpp"
 
 namespace rondo::plan {
 namespace {
@@ -11,35 +10,29 @@ using nlohmann::ordered_json;
 using schedule::Action;
 
 ordered_json operands(const std::vector<schedule::Operand>& some, bool destinations) {
-  ordered_json list = ordered_json::array();
-  for (const schedule::Operand& o : some) list.push_back(operand_text(o, destinations));
-  return list;
+  return list_of(some, [&](const auto& operand) { return operand_text(operand, destinations); });
+}
+
+ordered_json step_json(const schedule::Step& step) {
+  ordered_json json = {{"step", schedule::name_of(step)}};
+  if (step.action == Action::kWait) json["peer"] = step.peer;
+  if (step.action == Action::kMove) {
+    json["chunk"] = step.chunk;
+    json["from"] = operands(step.sources, false);
+    json["to"] = operands(step.destinations, true);
+    json["finishes"] = step.finishes;
+  }
+  return json;
 }
 
 ordered_json schedule_json(const schedule::Schedule& s) {
-  ordered_json steps = ordered_json::array();
-  for (const schedule::Step& step : s.steps) {
-    ordered_json one = {{"step", schedule::name_of(step)}};
-    if (step.action == Action::kWait) one["peer"] = step.peer;
-    if (step.action == Action::kMove) {
-      one["chunk"] = step.chunk;
-      one["from"] = operands(step.sources, false);
-      one["to"] = operands(step.destinations, true);
-      one["finishes"] = step.finishes;
-    }
-    steps.push_back(std::move(one));
-  }
-  return {{"rank", s.rank}, {"steps", std::move(steps)}};
+  return {{"rank", s.rank}, {"steps", list_of(s.steps, step_json)}};
 }
 
-ordered_json bytes_json(const RankBytes& b) {
-  return {{"rank", b.rank},
-          {"sent", b.sent},
-          {"sent_formula", b.sent_text},
-          {"sent_by_formula", b.formula_sent},
-          {"fetched", b.fetched},
-          {"fetched_formula", b.fetched_text},
-          {"fetched_by_formula", b.formula_fetched}};
+ordered_json rank_bytes_json(const RankBytes& b) {
+  ordered_json json = {{"rank", b.rank}};
+  json.update(bytes_json(b));
+  return json;
 }
 
 ordered_json hosts_json(const PlanRequest& r) {
@@ -54,11 +47,10 @@ ordered_json host_bytes_json(const HostBytes& h) {
   return {{"host", h.host}, {"ranks", h.ranks}, {"sent", h.sent}, {"received", h.received}};
 }
 
-template <class T, class Convert>
-ordered_json list_of(const std::vector<T>& values, Convert convert) {
-  ordered_json list = ordered_json::array();
-  for (const T& value : values) list.push_back(convert(value));
-  return list;
+/// null: none.
+template <class T>
+ordered_json optional_json(const std::optional<T>& value) {
+  return value ? ordered_json(*value) : ordered_json();
 }
 
 /// null where all ranks are on one host.
@@ -93,7 +85,7 @@ std::string to_json_text(const ExplainedPlan& plan) {
       {"ranks", r.ranks},
       {"hosts", hosts_json(r)},
       {"gpus", r.reach ? ordered_json(name(*r.reach)) : ordered_json()},
-      {"cores", r.cores ? ordered_json(*r.cores) : ordered_json()},
+      {"cores", optional_json(r.cores)},
       {"root", is_rooted(r.collective) ? r.root : -1},
       {"size", r.size_bytes},
       {"count", plan.count},
@@ -104,8 +96,7 @@ std::string to_json_text(const ExplainedPlan& plan) {
       {"algorithm", name(plan.algorithm)},
       {"why", plan.why},
       {"predicted_us", plan.predicted_us()},
-      {"library_memory_us",
-       plan.library_memory_us ? ordered_json(*plan.library_memory_us) : ordered_json()},
+      {"library_memory_us", optional_json(plan.library_memory_us)},
       {"candidates", list_of(plan.candidates, candidate_json)},
       {"chunks", plan.schedules[0].chunks},
       {"chunk_elements", g.block},
@@ -113,7 +104,7 @@ std::string to_json_text(const ExplainedPlan& plan) {
       {"slices", g.slices},
       {"slice_elements", g.slice},
       {"equal_chunks", plan.equal_chunks},
-      {"bytes", list_of(plan.bytes, bytes_json)},
+      {"bytes", list_of(plan.bytes, rank_bytes_json)},
       {"wire", wire_json(plan)},
       {"bytes_match", plan.bytes_match()},
       {"verification", verification_json(plan)},

@@ -55,29 +55,23 @@ Status check(const PlanRequest& r) {
 
 std::string reason(const PlanRequest& r, const std::vector<tuner::Candidate>& candidates,
                    const tuner::Candidate& chosen) {
-  const tuner::Candidate* best = nullptr;
-  const tuner::Candidate* second = nullptr;
+  std::vector<const tuner::Candidate*> possible;
   for (const tuner::Candidate& c : candidates) {
-    if (c.refusal != nullptr) continue;
-    if (best == nullptr) {
-      best = &c;
-    } else if (second == nullptr) {
-      second = &c;
-    }
+    if (c.refusal == nullptr) possible.push_back(&c);
   }
   if (r.algorithm != Algorithm::kAuto) {
     std::string why = "asked for";
     if (chosen.refusal != nullptr)
       why += fmt::format(", although it is not possible here: {}", chosen.refusal);
-    if (best != nullptr && best->algorithm != r.algorithm) {
-      why += fmt::format("; {} would be chosen", name(best->algorithm));
+    if (!possible.empty() && possible[0]->algorithm != r.algorithm) {
+      why += fmt::format("; {} would be chosen", name(possible[0]->algorithm));
     }
     return why;
   }
-  if (second == nullptr) return "the only one that is possible";
+  if (possible.size() < 2) return "the only one that is possible";
   return fmt::format("the cheapest that is possible; {}, the next, would take {:.2f} times as long",
-                     name(second->algorithm),
-                     second->price.total_us() / std::max(chosen.price.total_us(), 1e-9));
+                     name(possible[1]->algorithm),
+                     possible[1]->price.total_us() / std::max(chosen.price.total_us(), 1e-9));
 }
 
 /// Candidates as if no buffer were mapped, for buffers that are: why a direct algorithm is not used

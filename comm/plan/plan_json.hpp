@@ -1,12 +1,29 @@
-// An algorithm's predicted time, in parts, as JSON: a row of rondo-plan --json, and of what the page asks for.
+// Parts of a plan as JSON, in rondo-plan --json and in the page that explains.
 #pragma once
 
 #include <nlohmann/json.hpp>
 
-#include "comm/tuner/choose.hpp"
+#include "comm/plan/plan.hpp"
 
 namespace rondo::plan {
 
+template <class Items, class Convert>
+nlohmann::ordered_json list_of(const Items& items, const Convert& convert) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const auto& item : items) list.push_back(convert(item));
+  return list;
+}
+
+inline nlohmann::ordered_json bytes_json(const RankBytes& b) {
+  return {{"sent", b.sent},
+          {"sent_formula", b.sent_text},
+          {"sent_by_formula", b.formula_sent},
+          {"fetched", b.fetched},
+          {"fetched_formula", b.fetched_text},
+          {"fetched_by_formula", b.formula_fetched}};
+}
+
+/// An algorithm's predicted time, in its parts.
 inline nlohmann::ordered_json candidate_json(const tuner::Candidate& c) {
   using nlohmann::ordered_json;
   return {{"algorithm", name(c.algorithm)},

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "comm/algorithms/algorithm.hpp"
-#include "comm/plan/candidate_json.hpp"
+#include "comm/plan/plan_json.hpp"
 #include "comm/tuner/choose.hpp"
 #include "explain/answers/answers.hpp"
 #include "explain/operation.hpp"

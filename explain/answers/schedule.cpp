@@ -2,15 +2,16 @@
 // formula: what chapter 1 draws. The schedules are those that a communicator runs, and proved before they are shown.
 #include <algorithm>
 
-#include "comm/plan/candidate_json.hpp"
 #include "comm/plan/picture.hpp"
 #include "comm/plan/plan.hpp"
+#include "comm/plan/plan_json.hpp"
 #include "explain/answers/answers.hpp"
 #include "explain/operation.hpp"
 
 namespace rondo::explain {
 namespace {
 
+using plan::list_of;
 using schedule::Operand;
 using schedule::OperandKind;
 using schedule::Schedule;
@@ -84,15 +85,6 @@ Json arrow_json(const plan::Arrow& arrow) {
           arrow.to_level,  arrow.chunk,      kBy[static_cast<int>(arrow.by)]};
 }
 
-Json bytes_json(const plan::RankBytes& b) {
-  return {{"sent", b.sent},
-          {"sent_formula", b.sent_text},
-          {"sent_by_formula", b.formula_sent},
-          {"fetched", b.fetched},
-          {"fetched_formula", b.fetched_text},
-          {"fetched_by_formula", b.formula_fetched}};
-}
-
 Json verification_json(const plan::ExplainedPlan& plan) {
   const plan::Verification& v = *plan.verification;
   return {{"verified", v.verdict.ok()},
@@ -101,13 +93,6 @@ Json verification_json(const plan::ExplainedPlan& plan) {
           {"rounds", v.report.rounds},
           {"rounds_carried_out", v.report.rounds_carried_out},
           {"rank_order", v.report.rank_order}};
-}
-
-template <class T, class Convert>
-Json list_of(const std::vector<T>& values, Convert convert) {
-  Json list = Json::array();
-  for (const T& value : values) list.push_back(convert(value));
-  return list;
 }
 
 }  // namespace
@@ -138,7 +123,7 @@ Result<Json> schedule_steps(const PageRequest& request) {
               {"levels", picture.levels},
               {"boxes", list_of(picture.boxes, box)},
               {"arrows", list_of(picture.arrows, arrow_json)},
-              {"bytes", list_of(plan.bytes, bytes_json)},
+              {"bytes", list_of(plan.bytes, plan::bytes_json)},
               {"bytes_match", plan.bytes_match()},
               {"predicted_us", plan.predicted_us()},
               {"candidates", list_of(plan.candidates, plan::candidate_json)},
