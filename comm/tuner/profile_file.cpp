@@ -39,10 +39,6 @@ std::string shown(const JsonValue& value) {
 /// then read as something harmless.
 class Fields {
  public:
-  Fields(const JsonValue& object, std::string path, std::initializer_list<const char*> names,
-         Fault& fault)
-      : Fields(object, std::move(path), std::vector<std::string>(names.begin(), names.end()),
-               fault) {}
   Fields(const JsonValue& object, std::string path, const std::vector<std::string>& names,
          Fault& fault)
       : object_(object), path_(std::move(path)), fault_(fault) {
@@ -245,10 +241,6 @@ LinkProfile read_document(const JsonValue& document, Fault& fault) {
   profile.corrections = version->whole >= 4 ? read_corrections(top) : read_old_corrections(top);
   return profile;
 }
-
-}  // namespace
-
-namespace {
 
 /// Lists a value for each of `items`: what `text` gives.
 template <class Items, class Text>
