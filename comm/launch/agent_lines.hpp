@@ -6,7 +6,10 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "comm/launch/output_lines.hpp"
 
 namespace rondo::run {
 
@@ -15,17 +18,21 @@ class AgentLines {
   static constexpr size_t kLongest = 4096;
   static constexpr std::string_view kCut = " [the rest of this line is left out]";
 
-  void feed(std::string_view bytes);
+  AgentLines() = default;
+  AgentLines(const AgentLines&) = delete;
+  AgentLines& operator=(const AgentLines&) = delete;
+  void feed(std::string_view bytes) { cutter_.feed(bytes); }
   /// The end: what is left becomes a line.
-  void finish();
+  void finish() { cutter_.finish(); }
   /// The lines that are complete, each with its end and without control characters.
-  std::vector<std::string> take();
+  std::vector<std::string> take() { return std::exchange(lines_, {}); }
 
  private:
-  void end_line();
+  void add(std::string_view line);
 
-  std::string partial_;  // kLongest + 1 bytes at most
   std::vector<std::string> lines_;
+  LineCutter cutter_{{.longest = kLongest, .drops_rest = true},
+                     [this](std::string_view line) { add(line); }};
 };
 
 }  // namespace rondo::run

@@ -12,6 +12,17 @@
 #include "rondo/communicator.hpp"
 
 namespace rondo::run {
+namespace {
+
+std::vector<std::string> prefixes(int ranks, bool has_prefix) {
+  std::vector<std::string> all;
+  for (int rank = 0; rank < ranks; ++rank) {
+    all.push_back(has_prefix ? fmt::format("[{}] ", rank) : "");
+  }
+  return all;
+}
+
+}  // namespace
 
 bool is_a_loss(const RankFailure& failure) {
   return failure.killed || failure.status == kLeftOutExitCode;
@@ -40,22 +51,12 @@ void flush(Console& console) {
 }
 
 TerminalConsole::TerminalConsole(int ranks, bool prefix)
-    : prefix_(prefix),
-      errors_(prefixes(ranks), [this](std::string_view line) { stderr_.push(line); }) {}
-
-std::string TerminalConsole::prefix_of(int rank) const {
-  return prefix_ ? fmt::format("[{}] ", rank) : "";
-}
-
-std::vector<std::string> TerminalConsole::prefixes(int ranks) const {
-  std::vector<std::string> all;
-  for (int rank = 0; rank < ranks; ++rank) all.push_back(prefix_of(rank));
-  return all;
-}
+    : prefixes_(prefixes(ranks, prefix)),
+      errors_(prefixes_, [this](std::string_view line) { stderr_.push(line); }) {}
 
 void TerminalConsole::print(int rank, int fd, std::string_view line) {
   if (fd == STDERR_FILENO) return errors_.add(rank, line, JobClock::now());
-  stdout_.push(prefix_of(rank) + std::string(line));
+  stdout_.push(prefixes_[static_cast<size_t>(rank)] + std::string(line));
 }
 
 void TerminalConsole::close(int rank, int fd) {

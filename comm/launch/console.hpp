@@ -121,10 +121,8 @@ class TerminalConsole final : public Console {
 
  private:
   bool reader_is_gone() const { return stdout_.error() == EPIPE || stderr_.error() == EPIPE; }
-  std::string prefix_of(int rank) const;
-  std::vector<std::string> prefixes(int ranks) const;
 
-  const bool prefix_;
+  const std::vector<std::string> prefixes_;  // [rank]
   Sink stdout_{1}, stderr_{2};
   RepeatedLines errors_;
   bool has_ordered_stop_ = false;

@@ -196,7 +196,7 @@ class LocalJob {
 
   void pass_on(int rank, UniqueFd out, UniqueFd err) {
     const auto add = [&](UniqueFd fd, int target, bool is_terminal) {
-      LineCutter lines(is_terminal, [this, rank, target](std::string_view line) {
+      LineCutter lines({.is_terminal = is_terminal}, [this, rank, target](std::string_view line) {
         console_.print(rank, target, line);
       });
       streams_.push_back({std::move(fd), std::move(lines), rank, target});

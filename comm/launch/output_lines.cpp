@@ -34,13 +34,14 @@ void Sink::write_some() {
 void LineCutter::feed(std::string_view bytes) {
   while (!bytes.empty()) {
     const size_t end = bytes.find('\n');
-    partial_.append(bytes.substr(0, end));
+    const size_t room = rules_.drops_rest ? rules_.longest + 1 - partial_.size() : bytes.size();
+    partial_.append(bytes.substr(0, std::min(end, room)));
     if (end == std::string_view::npos) {
-      if (terminal_ && partial_.ends_with('\r')) {
+      if (rules_.is_terminal && partial_.ends_with('\r')) {
         print_(partial_);
         partial_.clear();
       }
-      if (partial_.size() >= kLongestLine) finish();
+      if (!rules_.drops_rest && partial_.size() >= rules_.longest) finish();
       return;
     }
     bytes.remove_prefix(end + 1);

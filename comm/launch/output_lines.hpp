@@ -1,4 +1,4 @@
-// The ranks' output on its way to the launcher's own: whole lines. Binary safe. Never blocks, so
+// The output of ranks and agents on its way to the launcher's own: whole lines. Binary safe. Never blocks, so
 // that a reader that has stopped reading cannot keep the launcher from its signals and deadlines.
 #pragma once
 
@@ -45,18 +45,26 @@ class Sink {
   std::string queue_;
 };
 
-/// Cuts one stream of one rank into lines, which `print` gets with their end.
+/// Cuts a stream into lines, which `print` gets with their end.
 class LineCutter {
  public:
-  LineCutter(bool terminal, std::function<void(std::string_view)> print)
-      : terminal_(terminal), print_(std::move(print)) {}
+  struct Rules {
+    /// Bytes of a line without its end. A longer one is cut, so that it does not fill the memory.
+    size_t longest = 1 << 20;
+    /// Of a line that is cut, `print` gets one byte more than the longest, and the rest is dropped.
+    /// Otherwise the rest is the next line.
+    bool drops_rest = false;
+    /// What ends in a carriage return, as progress bars do, is printed at once.
+    bool is_terminal = false;
+  };
+  LineCutter(Rules rules, std::function<void(std::string_view)> print)
+      : rules_(rules), print_(std::move(print)) {}
   void feed(std::string_view bytes);
   /// The end: what is left becomes a line.
   void finish();
 
  private:
-  static constexpr size_t kLongestLine = 1 << 20;  // longer ones are cut, lest they fill the memory
-  bool terminal_;  // then what ends in a carriage return, as progress bars do, goes out at once
+  Rules rules_;
   std::function<void(std::string_view)> print_;
   std::string partial_;
 };
