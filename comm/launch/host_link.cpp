@@ -7,8 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <filesystem>
 #include <iterator>
 

@@ -7,9 +7,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <deque>
 #include <exception>
@@ -26,15 +24,6 @@ namespace rondo::run {
 namespace {
 
 using Clock = JobClock;
-
-/// The signal in a kSignal's payload; nullopt if that is not the number of a signal.
-std::optional<int> parse_signal(std::string_view digits) {
-  int signal = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), signal);
-  const bool whole = error == std::errc() && end == digits.data() + digits.size();
-  if (!whole || signal < 1 || signal > SIGRTMAX) return std::nullopt;
-  return signal;
-}
 
 /// The rondo-run at the other end of stdin and stdout.
 class RemoteConsole final : public Console {
@@ -69,8 +58,8 @@ class RemoteConsole final : public Console {
     while (auto frame = next_frame()) {
       if (frame->kind == RunMessage::kStop) return Order{.what = Order::What::kStop};
       if (frame->kind == RunMessage::kSignal) {
-        const auto signal = parse_signal(frame->payload);
-        if (!signal) {
+        const auto signal = comm::parse_number("", frame->payload);
+        if (!signal.ok() || *signal < 1 || *signal > SIGRTMAX) {
           end(fmt::format("sends \"{}\" as the number of a signal",
                           base::printable(frame->payload, 32)));
           continue;
