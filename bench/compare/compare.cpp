@@ -24,10 +24,10 @@
 #include "bench/backends/gloo.hpp"
 #include "bench/backends/mpi.hpp"
 #include "bench/backends/rondo.hpp"
-#include "bench/harness/launch.hpp"
 #include "bench/harness/machine.hpp"
 #include "bench/harness/measure.hpp"
 #include "bench/harness/size.hpp"
+#include "comm/base/temporary_directory.hpp"
 #include "kernels/host/cpu_mask.hpp"
 #include "rondo/memory.hpp"
 #include "rondo/rondo.h"
@@ -235,10 +235,10 @@ Status compare_all(const CompareOptions& options, const std::string& directory, 
 int run_under_mpi(const CompareOptions& options) {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  std::unique_ptr<TemporaryDirectory> mine;
+  std::unique_ptr<base::TemporaryDirectory> mine;
   if (rank == 0) {
-    auto made = TemporaryDirectory::create();
-    if (made.ok()) mine = std::make_unique<TemporaryDirectory>(std::move(made).value());
+    auto made = base::TemporaryDirectory::create("rondo-perf-");
+    if (made.ok()) mine = std::make_unique<base::TemporaryDirectory>(std::move(made).value());
   }
   const std::string directory = text_of_rank_0(mine ? mine->path() : "");
   json document;

@@ -4,36 +4,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
-#include <utility>
 #include <vector>
 
 namespace rondo::bench {
-namespace {
-
-std::string errno_text(const std::string& what) { return what + ": " + std::strerror(errno); }
-
-}  // namespace
-
-Result<TemporaryDirectory> TemporaryDirectory::create() {
-  std::error_code error;
-  std::string path = (std::filesystem::temp_directory_path(error) / "rondo-perf-XXXXXX").string();
-  if (error || mkdtemp(path.data()) == nullptr) {
-    return Status(Code::kSystem, errno_text("cannot make a temporary directory like " + path));
-  }
-  return TemporaryDirectory(path);
-}
-
-TemporaryDirectory::TemporaryDirectory(TemporaryDirectory&& other) noexcept
-    : path_(std::exchange(other.path_, {})) {}
-
-TemporaryDirectory::~TemporaryDirectory() {
-  std::error_code ignored;
-  if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
-}
 
 Status start_ranks(int ranks, char** argv, const std::string& collective) {
   std::error_code error;
@@ -49,7 +25,7 @@ Status start_ranks(int ranks, char** argv, const std::string& collective) {
   pointers.push_back(nullptr);
   execv(launcher.c_str(), pointers.data());
   return Status(Code::kSystem,
-                errno_text("cannot start '" + launcher + "', which starts the ranks"));
+                "cannot start '" + launcher + "', which starts the ranks: " + std::strerror(errno));
 }
 
 }  // namespace rondo::bench

@@ -10,6 +10,7 @@
 #include "bench/harness/launch.hpp"
 #include "bench/harness/run.hpp"
 #include "comm/base/flush_stdout.hpp"
+#include "comm/base/temporary_directory.hpp"
 #include "rondo/communicator.hpp"
 
 namespace rondo::bench {
@@ -53,7 +54,7 @@ int run_program(int argc, char** argv) {
     return run_one(options, *launched, directory, args);
   }
   if (options.ranks > 1) return failed(start_ranks(options.ranks, argv));
-  auto directory = TemporaryDirectory::create();
+  auto directory = base::TemporaryDirectory::create("rondo-perf-");
   if (!directory.ok()) return failed(directory.status());
   return run_one(options, Place{}, directory->path(), args);
 }

@@ -30,6 +30,7 @@
 #include "bench/perf/sweep.hpp"
 #include "bench/perf/topology.hpp"
 #include "comm/base/flush_stdout.hpp"
+#include "comm/base/temporary_directory.hpp"
 #include "rondo/log.hpp"
 
 namespace rondo::bench {
@@ -167,7 +168,7 @@ int run_one(const Context& context, const Config& config, const Place& place) {
 
 int run_threads(const Context& context) {
   const int ranks = std::max(context.options.ranks, 1);
-  auto directory = TemporaryDirectory::create();
+  auto directory = base::TemporaryDirectory::create("rondo-perf-");
   if (!directory.ok()) return failed(directory.status());
   std::vector<int> codes(static_cast<size_t>(ranks), 0);
   const auto errors =

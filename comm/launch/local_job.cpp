@@ -18,13 +18,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <span>
 #include <utility>
 
 #include "comm/base/guarded.hpp"
+#include "comm/base/temporary_directory.hpp"
 #include "comm/base/wait_until.hpp"
 #include "comm/bootstrap/launchers.hpp"
 #include "comm/bootstrap/tcp.hpp"
@@ -42,30 +42,13 @@ namespace {
 using transport::UniqueFd;
 using Clock = JobClock;
 
-/// A new directory with mode 0700 in which the ranks meet.
-class MeetingPlace {
- public:
-  MeetingPlace() {
-    const char* base = std::getenv("XDG_RUNTIME_DIR");
-    path_ = std::string(base != nullptr && access(base, W_OK) == 0 ? base : "/tmp") +
-            "/rondo-run-" + std::to_string(getpid()) + "-XXXXXX";  // rondo-status looks for it
-    if (mkdtemp(path_.data()) == nullptr) {
-      spdlog::error("cannot create a directory {}: {}; XDG_RUNTIME_DIR can name another place",
-                    path_, std::strerror(errno));
-      path_.clear();
-    }
-  }
-  ~MeetingPlace() {
-    std::error_code ignored;
-    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
-  }
-  MeetingPlace(const MeetingPlace&) = delete;
-  MeetingPlace& operator=(const MeetingPlace&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
+/// Where the ranks meet, and where rondo-status looks for the job.
+Result<base::TemporaryDirectory> make_meeting_place() {
+  const char* folder = std::getenv("XDG_RUNTIME_DIR");
+  return base::TemporaryDirectory::create(
+      "rondo-run-" + std::to_string(getpid()) + "-",
+      folder != nullptr && access(folder, W_OK) == 0 ? folder : "/tmp");
+}
 
 /// A TCP port that nobody used a moment ago; rondo itself does not need it, other libraries may. It is
 /// below those that the kernel gives to sockets without one (from 32768 on), of which one could be
@@ -100,7 +83,10 @@ class LocalJob {
   LocalJob& operator=(const LocalJob&) = delete;
 
   JobResult run() {
-    if (place_.path().empty() || !signals_.valid()) return {.exit_code = kLauncherExit};
+    if (!place_.ok()) {
+      spdlog::error("{}; XDG_RUNTIME_DIR can name another place", place_.status().message());
+    }
+    if (!place_.ok() || !signals_.valid()) return {.exit_code = kLauncherExit};
     start_status_server();
     start_all();
     while (running_ > 0) turn();
@@ -143,7 +129,7 @@ class LocalJob {
                           .ranks = options_.part ? options_.part->world_size : options_.ranks,
                           .started_s = std::time(nullptr),
                           .command = fmt::format("{}", fmt::join(options_.command, " "))};
-    auto server = status::StatusServer::open(place_.path(), job);
+    auto server = status::StatusServer::open(place_->path(), job);
     if (server.ok()) {
       server_.emplace(std::move(*server));
       setenv(status::kSocketVariable, server_->path().c_str(), 1);
@@ -168,7 +154,7 @@ class LocalJob {
     set("MASTER_PORT", is_spread ? part.master_port : free_port());
     set("RONDO_RENDEZVOUS",
         is_spread ? comm::kTcpScheme + with_port(part.master_address, part.rendezvous_port)
-                  : place_.path());
+                  : place_->path());
     set("RONDO_SECRET", part.secret);
     set("RONDO_RESTART_COUNT", options_.restart_count);
   }
@@ -457,7 +443,7 @@ class LocalJob {
 
   const JobOptions& options_;
   Console& console_;
-  MeetingPlace place_;
+  const Result<base::TemporaryDirectory> place_ = make_meeting_place();
   std::optional<status::StatusServer> server_;
   UniqueFd signals_ = watch_signals();
   std::vector<OutputStream> streams_;

@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "comm/base/temporary_directory.hpp"
 #include "kernels/host/cpu_mask.hpp"
 #include "rondo/communicator.hpp"
 #include "trainer/cli/launch.hpp"
@@ -36,25 +37,6 @@ constexpr struct {
 uint64_t cores_here() {
   return static_cast<uint64_t>(std::max(1, kernels::count_cpus(kernels::allowed_cpus())));
 }
-
-/// A folder that goes when this does.
-class Scratch {
- public:
-  Scratch() {
-    std::string pattern = fs::temp_directory_path() / "rondo-scaling-XXXXXX";
-    if (mkdtemp(pattern.data()) != nullptr) path_ = pattern;
-  }
-  ~Scratch() {
-    std::error_code ignored;
-    if (!path_.empty()) fs::remove_all(path_, ignored);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 /// This program with these arguments, its stdout dropped, until it has ended.
 Status run_program(std::vector<std::string> words) {
@@ -198,11 +180,7 @@ namespace {
 
 /// All runs, and what they come to.
 Result<Json> run_all(const TrainOptions& options, const std::vector<uint64_t>& ranks, char** argv) {
-  const Scratch scratch;
-  if (scratch.path().empty()) {
-    return Status(Code::kSystem, std::string("cannot make a folder for results in ") +
-                                     fs::temp_directory_path().string());
-  }
+  const auto scratch = RONDO_TRY(base::TemporaryDirectory::create("rondo-scaling-"));
   std::vector<std::string> words;
   for (char** word = argv; *word != nullptr; ++word) words.emplace_back(*word);
 
