@@ -2,8 +2,8 @@
 #include "nccl/group.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
-#include <new>
 #include <thread>
 
 namespace rondo::nccl {
@@ -74,37 +74,50 @@ void fail(const std::vector<CommCreation>& creations) {
   }
 }
 
-/// All at the same time, because one may wait for another. Blocking ones have ended on return.
+enum class ThreadStart { kWaits, kRuns, kNever };
+
+/// All at the same time, because one may wait for another: none begins before all have a thread.
+/// Blocking ones have ended on return.
 ncclResult_t create_all(const std::vector<CommCreation>& creations) {
   std::vector<std::shared_ptr<Chain>> chains;
+  std::shared_ptr<std::atomic<ThreadStart>> start;
+  const auto set_start = [&start](ThreadStart to) {
+    if (!start) return;
+    *start = to;
+    start->notify_all();
+  };
   std::vector<std::jthread> threads;
   try {
     chains = chains_of(creations);
-    threads.reserve(chains.size());
-  } catch (const std::bad_alloc&) {
+    if (chains.size() != 1 || !chains.front()->blocks()) {
+      start = std::make_shared<std::atomic<ThreadStart>>(ThreadStart::kWaits);
+      threads.reserve(chains.size());
+    }
+    for (size_t i = 0; start && i < chains.size(); ++i) {
+      threads.emplace_back([chain = chains[i], start] {  // it owns what it uses
+        start->wait(ThreadStart::kWaits);
+        if (*start == ThreadStart::kRuns) chain->run();
+      });
+    }
+  } catch (const std::exception&) {  // out of threads, or of memory
+    set_start(ThreadStart::kNever);
     fail(creations);
     return report(kNoMemory);
   }
-  if (chains.size() == 1 && chains.front()->blocks()) {
+  if (!start) {  // a single one, in this thread
     chains.front()->run();
     return report(chains.front()->status);
   }
+  set_start(ThreadStart::kRuns);
   bool in_background = false;
-  for (const auto& chain : chains) {
-    try {
-      std::jthread thread([chain] { chain->run(); });
-      if (chain->blocks()) {
-        threads.push_back(std::move(thread));
-      } else {
-        thread.detach();  // it owns what it uses
-        in_background = true;
-      }
-    } catch (const std::exception&) {  // out of threads, or of memory
-      chain->status = kNoMemory;
-      fail(chain->creations);
+  for (size_t i = 0; i < chains.size(); ++i) {
+    if (chains[i]->blocks()) {
+      threads[i].join();
+    } else {
+      threads[i].detach();
+      in_background = true;
     }
   }
-  for (std::jthread& thread : threads) thread.join();
   for (const auto& chain : chains) {
     if (!chain->blocks()) continue;
     if (!chain->status.ok()) return report(chain->status);
