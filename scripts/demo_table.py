@@ -7,8 +7,8 @@ import sys
 import textwrap
 
 NOTES = """
-Computing and communication alone are measured before the first step, while the other one rests ("-": the run was too short for
-that). Hidden communication is the time that overlap saves: computing alone plus communication alone, less the step.
+Computing and communication alone are measured before the first step, while the other one rests ("-": the run was too short, or
+communication takes too little of a step). Hidden communication is the time that overlap saves: computing alone plus communication alone, less the step.
 Predictions assume that all ranks start together. Once, after step 5, ranks also exchange what they measured and change the
 layout of their buckets. That is a few hundred bytes, at most one byte in an average over all steps.
 """

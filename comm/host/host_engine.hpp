@@ -63,7 +63,7 @@ class HostEngine {
     return awaited_ != nullptr ? awaited_->ready_at_ns() : ready_at_ns_;
   }
   /// After kBlocked: when the awaited signal or bytes arrive that are already on a paced wire, or 0.
-  /// Whoever waits for them has not stalled.
+  /// A rank that waits for them has not stalled.
   int64_t arriving_ns() const { return ready_at_ns_; }
   /// After kBlocked: whether advance() may get further now. Cheaper than advance(), for spinning.
   bool may_go_on() const {

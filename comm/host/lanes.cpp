@@ -304,10 +304,9 @@ int64_t MessageLanes::ready_at_ns() const {
   }
   for (const size_t index : active_) {
     const Transfer& t = lanes_[index].front();
-    if (t.sends || t.peer == board_.rank()) return 0;
+    if (t.sends || t.peer == board_.rank()) continue;
     const int64_t ready = transport_.receiver(channel_, t.peer).ready_at_ns();
-    if (ready == 0) return 0;
-    soonest = soonest == 0 ? ready : std::min(soonest, ready);
+    if (ready != 0) soonest = soonest == 0 ? ready : std::min(soonest, ready);
   }
   return soonest;
 }

@@ -101,7 +101,7 @@ class MessageLanes {
   std::string describe(const Transfer& transfer);
   /// Of the messages that can move, the one with the shortest timeout. REQUIRES: !empty().
   const Transfer& most_urgent() const;
-  /// When the first slot becomes visible; 0: unknown. REQUIRES: !empty().
+  /// When the first slot that is known to be on its way becomes visible; 0: none is known.
   int64_t ready_at_ns() const;
   /// A message that waits for a peer for which `is_such` is true, and has no slot on its way; or
   /// null.

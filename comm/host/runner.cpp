@@ -274,6 +274,13 @@ void Runner::push_idle_channels(bool operates, bool has_messages) {
   if (!has_messages) (void)transport_.progress(options_.channels);
 }
 
+namespace {
+
+// 0: unknown.
+int64_t earlier(int64_t a, int64_t b) { return a == 0 || b == 0 ? std::max(a, b) : std::min(a, b); }
+
+}  // namespace
+
 [[gnu::noinline]] bool Runner::wait_a_little(const Operation* operation, Waiter& waiter,
                                              bool may_sleep) {
   const HostEngine& engine = *engines_[0];
@@ -283,8 +290,8 @@ void Runner::push_idle_channels(bool operates, bool has_messages) {
   while (waiter.spin()) {
     if (!may_sleep || lanes || engine.may_go_on()) return true;
   }
-  int64_t ready_at_ns = operation != nullptr ? engine.ready_at_ns() : lanes_.ready_at_ns();
-  if (operation != nullptr && lanes) ready_at_ns = 0;  // either may be first
+  int64_t ready_at_ns = operation != nullptr ? engine.ready_at_ns() : 0;
+  if (lanes) ready_at_ns = earlier(ready_at_ns, lanes_.ready_at_ns());
   if (needs_progress_) push_idle_channels(operation != nullptr, lanes);
   if (!waiter.idle(ready_at_ns, may_sleep)) return true;
   base::call_back_if_due();

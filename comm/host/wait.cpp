@@ -129,7 +129,7 @@ bool Waiter::idle(int64_t ready_at_ns, bool may_sleep) {
   }
   if (!may_sleep) {
     const int64_t nap_ns = std::clamp((now - start_ns_) / kNapsShare, kNapNs, kLongestNapNs);
-    sleep_until(knows_when ? std::min(ready_at_ns, now + kNapNs) : now + nap_ns);
+    sleep_until(knows_when ? std::min(ready_at_ns, now + nap_ns) : now + nap_ns);
     return false;
   }
   board::Doorbell& bell = board_->doorbell(board_->rank());

@@ -76,7 +76,9 @@ void Workers::walk(HostEngine& engine, size_t channel) {
         break;
       case Progress::kBlocked:
         // Channel 0 looks after the ranks, and sets stop_ when the operation has failed.
-        if (!waiter.spin()) (void)waiter.idle(engine.ready_at_ns(), !engine.needs_progress());
+        if (waiter.spin()) break;
+        (void)waiter.idle(engine.ready_at_ns(), !engine.needs_progress());
+        if (engine.arriving_ns() > base::now_ns()) board_.progressed();  // as in wait_a_little()
         break;
       case Progress::kFailed:
         failed_.store(static_cast<int>(channel), std::memory_order_release);

@@ -9,8 +9,10 @@
 #include "tests/harness/catch.hpp"
 #include "tests/harness/contains.hpp"
 #include "trainer/cli/scaling.hpp"
+#include "trainer/report/accounting.hpp"
 #include "trainer/report/measurements.hpp"
 #include "trainer/report/prediction.hpp"
+#include "trainer/step/control.hpp"
 
 using namespace rondo;
 using namespace rondo::trainer;
@@ -45,6 +47,44 @@ Observed step() {
           .latency_ms = 0.1,
           .buckets = {{1'000'000, 10, 5, "a"}, {8'000'000, 30, 15, "b"}, {8'000'000, 50, 10, "c"}},
           .lateness = {}};
+}
+
+TEST_CASE(
+    "hidden is the time that overlap saves, at most all communication, unless noise is larger") {
+  // Passes of 20 ms and 5 ms of communication, in steps of `step_ms` that compute for `compute_ms`.
+  const auto hidden = [](double step_ms, double compute_ms, double cost_ms = 5) {
+    nlohmann::ordered_json summary = {{"step_ms", step_ms},
+                                      {"data_wait_ms", 0.0},
+                                      {"compute_ms", compute_ms},
+                                      {"hidden_comm_ms", nullptr},
+                                      {"hidden_fraction", nullptr}};
+    account_on_device({.steps = 4, .pass_ms = 20, .cost_ms = cost_ms}, 0, summary);
+    return summary["hidden_comm_ms"];
+  };
+  CHECK(hidden(22, 21) == 3);
+  CHECK(hidden(19.5, 19.5) == 5);        // no more than all of it
+  CHECK(hidden(27, 26) == -2);           // overlap makes the step longer
+  CHECK(hidden(15, 14).is_null());       // the control steps were disturbed
+  CHECK(hidden(20, 20, 0.9).is_null());  // communication takes too little
+}
+
+TEST_CASE("a tenth of the steps are control steps, if there are enough") {
+  const auto count = [](auto change, uint64_t samples = 1000, int ranks = 2) {
+    TrainOptions options;
+    options.batch = 10;
+    change(options);
+    return control_steps_of(options, samples, ranks);
+  };
+  CHECK(count([](auto& o) { o.steps = 29; }) == 0);
+  CHECK(count([](auto& o) { o.steps = 30; }) == 3);
+  CHECK(count([](auto& o) { o.steps = 1000; }) == 10);
+  CHECK(count([](auto& o) { o.epochs = 1; }) == 5);  // 50 steps
+  CHECK(count([](auto& o) { o.epochs = 1; }, 500) == 0);
+  CHECK(count([](auto& o) { o.epochs = 1, o.data = "part-{rank}"; }, 500) == 3);
+  CHECK(count([](auto& o) { o.steps = 1000, o.layer_drop = 0.1; }) == 0);
+  CHECK(count([](auto& o) { o.steps = 1000, o.strategy = "dp"; }) == 0);
+  CHECK(count([](auto& o) { o.steps = 1000; }, 1000, 1) == 0);
+  CHECK(count([](auto& o) { o.steps = 10, o.control_steps = 7; }) == 7);
 }
 
 }  // namespace
@@ -279,6 +319,24 @@ TEST_CASE("advice: every diagnosis has its numbers") {
         "compute-bound: communication delays a step of 130 ms by 1 ms, everything is hidden");
   CHECK(diagnosis([](auto& o) { o.exposed_ms = 6, o.hidden_fraction = 0.8; }) ==
         "compute-bound: communication delays a step of 130 ms by 6 ms, too little to matter");
+
+  const auto slowed = [&](double slowed_ms, double exposed_ms) {
+    return diagnosis(
+        [&](auto& o) { o.compute_ms = 90, o.slowed_ms = slowed_ms, o.exposed_ms = exposed_ms; });
+  };
+  CHECK(
+      slowed(12, 4) ==
+      "contention: communication slows computing by 12 ms a step, from 90 ms to 102 ms: they share "
+      "cores or memory bandwidth");
+  check_begins(slowed(40, 4), "contention: computing is slower while communication runs by 40 ms");
+  CHECK_THAT(slowed(6, 4), !contains("contention"));    // less than 5 % of the step
+  CHECK_THAT(slowed(12, 14), !contains("contention"));  // waiting costs more
+  CHECK_THAT(diagnosis([](auto& o) { o.slowed_ms = 12, o.exposed_ms = 4, o.overlap = false; }),
+             !contains("contention"));
+  check_begins(diagnosis([](auto& o) { o.exposed_ms = 1, o.hidden_fraction.reset(); }),
+               "compute-bound: communication delays a step of 130 ms by 1 ms, the step hardly");
+  check_begins(diagnosis([](auto& o) { o.hidden_fraction.reset(); }),
+               "mixed: communication takes 30 ms");
 
   const auto late = [&](const Lateness& lateness) {
     return diagnosis([&](auto& o) { o.lateness = lateness; });

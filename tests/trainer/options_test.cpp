@@ -229,12 +229,16 @@ TEST_CASE("options: --help has every default") {
       "--beta2=0.999 --lr-decay=constant --min-lr=0 --dtype=fp32 --strategy=ddp"_words +
       "--algorithm=auto --threads=1 --bucket-cap-mb=25 --average=terms --compress=none"_words +
       "--tied-rows=auto --zero=0 --checkpoint-keep=2 --log-every=1"_words + "--break=none"_words;
-  const Words in_words = {
-      "--layers=mlp 2, cnn 2, gpt 4",         "--width=mlp 512, cnn 16, gpt 128",
-      "--vocabulary=bytes 256, tokens 50257", "--data=rondo's licence",
-      "--data-format=cnn images, else bytes", "--optimizer=gpt adamw, else sgd",
-      "--lr=sgd 0.02, adamw 0.001",           "--weight-decay=sgd 0, adamw 0.01",
-      "--ranks=the launcher's, else 1",       "--control-steps=a tenth of the steps, at most 10"};
+  const Words in_words = {"--layers=mlp 2, cnn 2, gpt 4",
+                          "--width=mlp 512, cnn 16, gpt 128",
+                          "--vocabulary=bytes 256, tokens 50257",
+                          "--data=rondo's licence",
+                          "--data-format=cnn images, else bytes",
+                          "--optimizer=gpt adamw, else sgd",
+                          "--lr=sgd 0.02, adamw 0.001",
+                          "--weight-decay=sgd 0, adamw 0.01",
+                          "--ranks=the launcher's, else 1",
+                          "--control-steps=a tenth of the steps, at most 10; none below 30"};
   for (const std::string& each : plain + in_words) {
     const std::string flag = each.substr(0, each.find('=')), value = each.substr(flag.size() + 1);
     const size_t at = help.find("  " + flag + " ");

@@ -207,7 +207,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "hidden is the time that overlap saves, by control steps that every tenth step pays for") {
+    "the summary has the time that overlap saves, from control steps that change nothing else") {
   const Workplace place;
   const auto train = [&](const Words& more) {
     return place.train_on(mlp(place) + "--ranks 2 --log-every 0"_words + more);

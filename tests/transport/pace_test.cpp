@@ -150,7 +150,7 @@ TEST_CASE("a signal is seen after the latency, and signal_ready_at_ns says when"
 }
 
 TEST_CASE("when a signal arrives, the time of the next one is known at once") {
-  PacedRanks paced({.bytes_per_second = 1e9, .latency_seconds = 1e-3});
+  PacedRanks paced({.bytes_per_second = 1e9, .latency_seconds = 0.2});
   Transport& one = *paced.ranks[1];
   paced.ranks[0]->signal(0, 1);
   CHECK(one.seen(0, 0) == 0);

@@ -269,7 +269,7 @@ void add_ranks(CLI::App& app, TrainOptions& o) {
   app.add_option("--control-steps", o.control_steps,
                  "Passes that measure computing and communication alone; 0: none")
       ->check(CLI::Range(uint64_t{0}, uint64_t{1000}))
-      ->default_str("a tenth of the steps, at most 10");
+      ->default_str("a tenth of the steps, at most 10; none below 30");
   auto* scaling = app.add_option("--scaling", o.scaling,
                                  "Run with each of these numbers of ranks, as in 1,2,4");
   scaling->default_str("")->delimiter(',')->allow_extra_args(false)->check(ranks());

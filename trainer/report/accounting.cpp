@@ -146,6 +146,8 @@ void account_hidden(Json& summary) {
   constexpr double kLeastShare = 0.05;
   const double cost_ms = step["cost_ms"];
   if (cost_ms <= kLeastShare * step["compute_ms"].get<double>()) return;
+  // Communication does not speed computing up: something has disturbed the control steps.
+  if (step["slowed_ms"] < -kLeastShare * step["measured_ms"].get<double>()) return;
   const double saved_ms = step["sum_ms"].get<double>() - step["measured_ms"].get<double>();
   const double hidden_ms = std::min(saved_ms, cost_ms);  // more was never spent on communication
   summary["hidden_comm_ms"] = hidden_ms;
@@ -310,7 +312,8 @@ void account(const Evidence& e, Json& summary) {
   const Prices prices(e);
   Suggestion suggestion;
   if (e.facts.ranks > 1) suggestion = suggest_cap(e, prices, summary);
-  const double comm_ms = summary["comm_us"].get<double>() / 1e3;
+  std::optional<double> hidden;
+  if (!summary["hidden_fraction"].is_null()) hidden = summary["hidden_fraction"];
   const double exposed_ms = summary["exposed_comm_ms"];
   const Observed observed{.ranks = static_cast<size_t>(e.facts.ranks),
                           .overlap = !e.facts.options.no_overlap,
@@ -319,8 +322,7 @@ void account(const Evidence& e, Json& summary) {
                           .backward_ms = e.measured.backward_ms(),
                           .compute_ms = summary["accounting"]["compute_ms"],
                           .slowed_ms = number_or(summary["accounting"]["slowed_ms"], 0),
-                          .hidden_fraction = number_or(summary["hidden_fraction"],
-                                                       comm_ms > 0 ? 1 - exposed_ms / comm_ms : 0),
+                          .hidden_fraction = hidden,
                           .exposed_ms = exposed_ms + summary["other_wait_ms"].get<double>(),
                           .gather_wait_ms = e.measured.parameter_wait_ms(),
                           .latency_ms = prices.of(16),

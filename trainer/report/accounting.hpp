@@ -14,8 +14,8 @@
 //   slowed         how much longer the run's steps computed than `compute`, all waits left out: the
 //                  price of communicating at the same time. Null without a control run.
 //   contention     slowed / compute
-//   hidden         the time that overlap saves: sum - measured. Null without a control run; 0 with
-//                  --no-overlap.
+//   hidden         the time that overlap saves: sum - measured, at most cost. 0 with --no-overlap or
+//                  one rank. Null without a control run, and if noise is larger than what it says.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -40,7 +40,7 @@ struct AllRanks {
   }
 };
 
-/// The control run (step/control.hpp): medians over the steps of this rank.
+/// The control run (step/control.hpp): lower quartiles over its passes on this rank.
 struct ControlTimes {
   uint64_t steps = 0;  // of each kind; 0: none was made, and the times are 0
   double pass_ms = 0;  // forward and backward over a step's micro-batches, all ranks at once

@@ -128,18 +128,25 @@ std::string apart_from_buckets(const Observed& o, const Totals& t) {
     return fmt::format("data-bound: {} of a step of {} wait for samples", ms(o.data_wait_ms),
                        ms(o.step_ms));
   }
-  // Computing that is slowed by more than all communication takes is slowed by something else.
-  if (o.overlap && o.slowed_ms > 0.05 * o.step_ms && o.slowed_ms > o.exposed_ms &&
-      o.slowed_ms < t.cost_ms) {
+  if (o.overlap && o.slowed_ms > 0.05 * o.step_ms && o.slowed_ms > o.exposed_ms) {
+    const std::string slowed = fmt::format("by {} a step, from {} to {}", ms(o.slowed_ms),
+                                           ms(o.compute_ms), ms(o.compute_ms + o.slowed_ms));
+    if (o.slowed_ms < t.cost_ms) {
+      return fmt::format(
+          "contention: communication slows computing {}: they share cores or memory bandwidth",
+          slowed);
+    }
     return fmt::format(
-        "contention: communication slows computing by {} a step, from {} to {}: they share cores "
-        "or memory bandwidth",
-        ms(o.slowed_ms), ms(o.compute_ms), ms(o.compute_ms + o.slowed_ms));
+        "contention: computing is slower while communication runs {}: communication or another "
+        "program shares the cores",
+        slowed);
   }
   if (o.exposed_ms < 0.05 * o.step_ms) {
     return fmt::format("compute-bound: communication delays a step of {} by {}, {}", ms(o.step_ms),
                        ms(o.exposed_ms),
-                       o.hidden_fraction >= 0.95 ? "everything is hidden" : "too little to matter");
+                       !o.hidden_fraction           ? "the step hardly waits for it"
+                       : *o.hidden_fraction >= 0.95 ? "everything is hidden"
+                                                    : "too little to matter");
   }
   if (o.lateness.share >= 0.7 && o.lateness.late_ms >= 0.5 * o.exposed_ms) {
     return fmt::format("straggler: rank {} is last in {} of the steps, by {}", o.lateness.rank,
@@ -187,8 +194,12 @@ std::string by_buckets(const Observed& o, const Totals& t) {
         "communication-bound: the all-reduces take {}, backward after the first bucket only {}",
         ms(t.cost_ms), ms(window_ms));
   }
+  if (!o.hidden_fraction || *o.hidden_fraction < 0) {
+    return fmt::format("mixed: communication takes {}, and no single cause stands out",
+                       ms(t.cost_ms));
+  }
   return fmt::format("mixed: {} of {} of communication are hidden, and no single cause stands out",
-                     percent(o.hidden_fraction), ms(t.cost_ms));
+                     percent(*o.hidden_fraction), ms(t.cost_ms));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,7 +45,8 @@ struct Observed {
   double backward_ms = 0;
   // Of a step alone, and how much longer it computed while it communicated; 0: not measured.
   double compute_ms = 0, slowed_ms = 0;
-  double hidden_fraction = 0;  // of what communication takes alone, the share that overlap saves
+  // Of what communication takes alone, the share that overlap saves, if that was measured.
+  std::optional<double> hidden_fraction{};
   double exposed_ms = 0;  // what the step waited for communication, headers and the like included
   double gather_wait_ms = 0;  // of it, for parameters (ZeRO-1)
   double latency_ms = 0;      // of an all-reduce of next to nothing
@@ -56,8 +58,8 @@ struct Observed {
 /// The first that holds:
 ///   one rank          nothing is communicated
 ///   data-bound        more than 20 % of the step waits for samples
-///   contention        communication slows computing by more than 5 % of the step, by more than the
-///                     step waits for communication, and by less than communication takes alone
+///   contention        computing takes longer while communication runs, by more than 5 % of the step
+///                     and by more than the step waits for communication
 ///   compute-bound     less than 5 % of the step waits for communication
 ///   straggler         a rank is last in 70 % of the steps or more, and by half the wait or more
 ///   uneven            ranks come as far apart, but not always the same one last

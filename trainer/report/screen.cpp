@@ -64,12 +64,15 @@ std::string ms_text(const Json& object, const char* key) { return ms_text(number
 std::string times(const Json& s) {
   const bool accounts = s.contains("accounting");
   const bool measured = accounts && !s["accounting"]["slowed_ms"].is_null();
-  const double comm_ms = measured ? number(s["accounting"], "cost_ms") : number(s, "comm_us") / 1e3;
+  const double comm_ms = accounts ? number(s["accounting"], "cost_ms") : number(s, "comm_us") / 1e3;
   std::string text =
       fmt::format("step  {:>9} ms: compute {}, exposed {}, other waits {}, data {}\n",
                   ms_text(s, "step_ms"), ms_text(s, "compute_ms"), ms_text(s, "exposed_comm_ms"),
                   ms_text(s, "other_wait_ms"), ms_text(s, "data_wait_ms"));
-  std::string hidden = measured ? "too little to tell" : "not measured";
+  std::string hidden = "not measured";
+  if (measured) {
+    hidden = number(s["accounting"], "slowed_ms") < 0 ? "too noisy to tell" : "too little to tell";
+  }
   if (!s["hidden_comm_ms"].is_null()) {
     hidden = fmt::format("{} ({:.0f} %)", ms_text(s, "hidden_comm_ms"),
                          100 * number(s, "hidden_fraction"));
@@ -79,8 +82,9 @@ std::string times(const Json& s) {
                   ms_text(s, "exposed_comm_ms"), ms_text(number(s, "predicted_comm_us") / 1e3));
   if (!accounts) return text;
   const Json& a = s["accounting"];
+  const bool overlaps = s["hidden_comm_ms"] != 0;
   const std::string slowed =
-      measured ? fmt::format("; slowed {}", ms_text(a, "slowed_ms")) : std::string();
+      measured && overlaps ? fmt::format("; slowed {}", ms_text(a, "slowed_ms")) : std::string();
   return text + fmt::format("apart {:>9} ms: compute {}, comm {}; at best {}{}\n",
                             ms_text(a, "sum_ms"), ms_text(a, "compute_ms"), ms_text(a, "cost_ms"),
                             ms_text(a, "max_ms"), slowed);
@@ -175,7 +179,7 @@ std::string summary_screen(const Json& s) {
                                      : "")) +
       "\n";
   text += deaths(s) + times(s) + bytes(s) + bucket_table(s["buckets"]) +
-          "Medians over the steps, each by itself; times in milliseconds.";
+          "Times in milliseconds, medians over the steps; comm and apart are measured alone.";
   for (const char* key : {"diagnosis", "suggestion"}) {
     if (s.contains(key)) text += wrapped(std::string(key) + ": " + s[key].get<std::string>());
   }

@@ -36,8 +36,9 @@ template <class T>
 Result<ControlTimes> control_run(const ControlParts<T>& parts);
 
 /// How many passes of each kind a run makes. The default is a tenth of its steps and at most 10. Runs
-/// of fewer than 30 steps make none, nor do runs whose steps differ (--layer-drop) or overlap nothing
-/// (one rank, --strategy dp). `samples`: of the data.
+/// of fewer than 30 steps make none, nor do runs whose steps differ (--layer-drop) or which cannot
+/// overlap (one rank, --strategy dp). `samples` is the number of samples of the data, from which the
+/// steps of --epochs follow; if each rank has its own data, the number is 3.
 uint64_t control_steps_of(const TrainOptions& options, uint64_t samples, int ranks);
 
 /// Runs both kinds of passes by turns. Each returns its milliseconds. Shared with the control run of a
