@@ -31,9 +31,13 @@ class Bootstrap::Impl {
   Status meet(const Identity& identity, const std::string& name, const Rendezvous& rendezvous) {
     const Deadline until{steady_clock::now() + timeout_, &interrupt_};
     RONDO_TRY(star_->gather(identity, name, rendezvous, until));
+    rounds_ += rendezvous.is_tcp() ? 1 : 2;  // with the exchange of pidfds
     if (rendezvous.is_tcp()) RONDO_TRY(meet_nearby(identity, name, until));
     return {};
   }
+
+  void count_round() { ++rounds_; }
+  int rounds() const { return rounds_; }
 
   Star& star() { return *star_; }
   /// The star of this host's ranks.
@@ -76,6 +80,7 @@ class Bootstrap::Impl {
     auto place = Rendezvous::resolve(*local, name);
     if (!place.ok()) return place.status();
     // Until all of the host have come, no rank sends anything over TCP or leaves, unless it fails.
+    rounds_ += 3;  // of the hosts, and below
     auto near = std::make_unique<Star>(*local, timeout_, [this] {
       if (interrupt_) RONDO_TRY(interrupt_());
       const bool meets = meets_nearby_ != nullptr && meets_nearby_->links().empty();
@@ -191,6 +196,7 @@ class Bootstrap::Impl {
   Star* meets_nearby_ = nullptr;  // the second, while its ranks meet
   base::HostMap hosts_;
   bool met_at_loopback_ = false;
+  int rounds_ = 0;
   std::vector<RankHost> places_;               // by rank; empty: they met in a directory
   std::shared_ptr<const UniqueFd> listening_;  // at this rank's place
   std::vector<Peer> peers_;                    // where there are several hosts
@@ -221,15 +227,22 @@ const std::vector<Peer>& Bootstrap::peers() const { return impl_->peers(); }
 const base::HostMap& Bootstrap::hosts() const { return impl_->hosts(); }
 const std::vector<RankHost>& Bootstrap::places() const { return impl_->places(); }
 Result<std::vector<std::string>> Bootstrap::all_gather(std::string_view blob) {
+  impl_->count_round();
   return impl_->star().all_gather(blob);
 }
 Result<UniqueFd> Bootstrap::broadcast_fd(int fd) {
+  impl_->count_round();
   return impl_->on_host(impl_->near().broadcast_fd(fd));
 }
 Result<std::vector<UniqueFd>> Bootstrap::all_gather_fds(int fd) {
+  impl_->count_round();
   return impl_->on_host(impl_->near().all_gather_fds(fd));
 }
-Status Bootstrap::barrier() { return impl_->star().barrier(); }
+Status Bootstrap::barrier() {
+  impl_->count_round();
+  return impl_->star().barrier();
+}
+int Bootstrap::rounds() const { return impl_->rounds(); }
 void Bootstrap::fail(const Status& why) { (void)impl_->star().fail(why); }
 void Bootstrap::close_sockets() { impl_->close_sockets(); }
 std::string Bootstrap::meeting_place(int rank) const {

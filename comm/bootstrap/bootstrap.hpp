@@ -42,6 +42,8 @@ class Bootstrap {
   int rank() const;
   int size() const;
   const std::vector<Peer>& peers() const;
+  /// How often the ranks have waited for each other here, meeting included.
+  int rounds() const;
 
   /// Which ranks share a host, and what each rank said of its own.
   const base::HostMap& hosts() const;
