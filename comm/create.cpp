@@ -18,7 +18,7 @@
 #include "comm/communicator_impl.hpp"
 #include "comm/device_executor.hpp"
 #include "comm/launch/unknown_variables.hpp"
-#include "comm/setup/settle.hpp"
+#include "comm/setup/complete.hpp"
 #include "comm/status/socket.hpp"
 #include "kernels/reduce.hpp"
 #include "rondo/log.hpp"
@@ -71,7 +71,7 @@ void warn_of_unknown_variables(int rank) {
 }  // namespace
 
 Result<comm::Identity> Communicator::Impl::prepare(Config& settled, bool agreed) {
-  Status status = comm::settle(settled, agreed);
+  Status status = comm::complete(settled, agreed);
   comm::ChosenPlace place;
   if (settled.all_gather) {
     place = RONDO_TRY(comm::agree_on_unique_id(settled, std::move(status)));
@@ -159,23 +159,34 @@ Result<std::unique_ptr<Communicator::Impl>> Communicator::Impl::come(const Confi
 }
 
 Status Communicator::Impl::set_up(const comm::Parent& parent) {
-  auto introduced = RONDO_TRY(comm::introduce(bootstrap_, config_, parent.links));
-  links_ = introduced.links;
-  token_ = introduced.token;
+  std::optional<device::OpenedDevice> gpu;
+  Status opened;
+  if (config_.device >= 0) {
+    auto device = device::open_device(config_.device, bootstrap_.size());
+    opened = device.status();
+    if (device.ok()) gpu = std::move(*device);
+  }
+  auto exchanged = RONDO_TRY(
+      comm::exchange_facts(bootstrap_, config_, parent.links, gpu ? &gpu->facts : nullptr));
+  const auto settled =
+      RONDO_TRY(comm::settle(exchanged, bootstrap_.hosts(), bootstrap_.rank(), config_));
+  RONDO_TRY(opened);  // only now: that other ranks want no device says more
+  links_ = settled.links;
+  token_ = settled.token();
   life_port_ = parent.life_port;
   if (life_port_ == nullptr && bootstrap_.listening() != nullptr) {
     const comm::RankHost& own = bootstrap_.places()[static_cast<size_t>(bootstrap_.rank())];
     life_port_ = std::make_shared<const comm::ListeningPort>(comm::ListeningPort{
         .socket = bootstrap_.listening(), .address = own.address, .port = own.port});
   }
-  auto memory = RONDO_TRY(comm::reach_peers(bootstrap_, introduced));
+  auto memory = RONDO_TRY(comm::reach_peers(bootstrap_, settled.ranks, exchanged));
   warn_of_rejected_instruction_set();
-  const comm::HostSizes sizes =
-      comm::size_up(introduced, config_, bootstrap_.hosts(), bootstrap_.rank());
   title_ = parent.title.empty() ? config_.name : parent.title;
   Config shown = config_;
   shown.name = parent.members.empty() ? title_ : title_ + ", " + parent.members;
-  auto layers = RONDO_TRY(comm::assemble(bootstrap_, shown, introduced, sizes, std::move(memory)));
+  auto layers = RONDO_TRY(
+      comm::assemble(bootstrap_, shown, settled, std::move(memory), gpu ? &*gpu : nullptr));
+  const comm::HostSizes& sizes = settled.sizes;
   board_segment_ = std::move(layers.board_segment);
   segment_ = std::move(layers.fifo_segment);
   transport_ = std::move(layers.transport);
@@ -191,9 +202,9 @@ Status Communicator::Impl::set_up(const comm::Parent& parent) {
       fmt::format("{}: rank {} of {}: {} channels, {} slots of {} bytes, {} CPUs, links: {}",
                   title_, rank(), size(), sizes.channels, sizes.depth, sizes.slot_bytes, sizes.cpus,
                   sizes.profile.name));
-  if (config_.device >= 0) {
-    executor_ = RONDO_TRY(comm::DeviceExecutor::create(bootstrap_, *board_, *watch_, *host_,
-                                                       config_, *links_, title_));
+  if (gpu) {
+    executor_ = RONDO_TRY(comm::DeviceExecutor::create(
+        {bootstrap_, *board_, *watch_, *host_, config_, settled, title_}, std::move(*gpu), layers));
   }
   is_at_last_exchange_ = true;
   // No rank begins an operation before every rank is on the board.

@@ -7,10 +7,7 @@
 #include <vector>
 
 #include "comm/base/refuse.hpp"
-#include "comm/bootstrap/share_segment.hpp"
 #include "comm/check_call.hpp"
-#include "comm/device/process_memory.hpp"
-#include "comm/setup/assemble.hpp"
 #include "rondo/log.hpp"
 
 namespace rondo::comm {
@@ -42,33 +39,29 @@ PlanLimits device_limits(const device::DeviceRunner& runner, int rank, const Con
 
 }  // namespace
 
-Result<std::shared_ptr<DeviceExecutor>> DeviceExecutor::create(
-    Bootstrap& bootstrap, board::Board& board, board::Watch& watch, HostExecutor& host,
-    const Config& config, const AgreedLinks& links, const std::string& title) {
-  auto control = RONDO_TRY(share_segment(bootstrap, "rondo-device",
-                                         device::ProcessMemory::control_bytes(board.ranks())));
-  device::DeviceSettings setup = {
-      .device = config.device,
-      .channels = config.channels,
-      .max_channels = config.max_channels,
-      .slots = static_cast<uint32_t>(config.slots),
-      .slot_bytes = config.slot_bytes,
-      .links = {},
-      .connect_hosts =
-          [&bootstrap](transport::ucx::UcxSettings settings) {
-            return connect_hosts(bootstrap, std::move(settings));
-          },
-      .reaches_gpus = [&bootstrap] { return wire_reaches_gpus(bootstrap); }};
-  if (links.named) setup.links = links.profile;
-  auto runner =
-      RONDO_TRY(device::DeviceRunner::create(bootstrap, board, watch, std::move(control), setup));
+Result<std::shared_ptr<DeviceExecutor>> DeviceExecutor::create(const DeviceExecutorParts& parts,
+                                                               device::OpenedDevice gpu,
+                                                               HostLayers& layers) {
+  const Config& config = parts.config;
+  device::DeviceSettings setup = {.channels = config.channels,
+                                  .max_channels = config.max_channels,
+                                  .slots = static_cast<uint32_t>(config.slots),
+                                  .slot_bytes = config.slot_bytes,
+                                  .links = {},
+                                  .facts = {},
+                                  .reach = layers.device_reach};
+  for (const RankFacts& each : parts.settled.ranks) setup.facts.push_back(each.gpu);
+  if (parts.settled.links.named) setup.links = parts.settled.links.profile;
+  auto runner = RONDO_TRY(device::DeviceRunner::create(parts.bootstrap, parts.board, parts.watch,
+                                                       std::move(layers.device_control),
+                                                       std::move(gpu), setup));
   const int64_t timeout_ns = std::chrono::nanoseconds(config.timeout).count();
   runner->set_longest_wait(timeout_ns);
-  log(LogLevel::kInfo,
-      fmt::format("rank {} of {} on {}", board.rank(), board.ranks(), runner->describe()));
-  const PlanLimits limits = device_limits(*runner, board.rank(), config, title);
+  log(LogLevel::kInfo, fmt::format("rank {} of {} on {}", parts.board.rank(), parts.board.ranks(),
+                                   runner->describe()));
+  const PlanLimits limits = device_limits(*runner, parts.board.rank(), config, parts.title);
   return std::shared_ptr<DeviceExecutor>(
-      new DeviceExecutor(std::move(runner), host, limits, timeout_ns));
+      new DeviceExecutor(std::move(runner), parts.host, limits, timeout_ns));
 }
 
 Status DeviceExecutor::refusal(std::string_view call, const CallOptions& options,

@@ -9,18 +9,28 @@
 #include "comm/device/device_runner.hpp"
 #include "comm/executor.hpp"
 #include "comm/host_executor.hpp"
-#include "comm/setup/introduce.hpp"
+#include "comm/setup/assemble.hpp"
+#include "comm/setup/settle.hpp"
 
 namespace rondo::comm {
 
+/// What a communicator has when its GPU is set up. Borrowed; the first four outlive the executor.
+struct DeviceExecutorParts {
+  Bootstrap& bootstrap;
+  board::Board& board;
+  board::Watch& watch;
+  HostExecutor& host;
+  const Config& config;
+  const Agreement& settled;
+  const std::string& title;
+};
+
 class DeviceExecutor final : public Executor {
  public:
-  /// Collective, like the rest of the set-up. What it borrows outlives it.
-  static Result<std::shared_ptr<DeviceExecutor>> create(Bootstrap& bootstrap, board::Board& board,
-                                                        board::Watch& watch, HostExecutor& host,
-                                                        const Config& config,
-                                                        const AgreedLinks& links,
-                                                        const std::string& title);
+  /// Collective, like the rest of the set-up. Takes what `layers` has of the device.
+  static Result<std::shared_ptr<DeviceExecutor>> create(const DeviceExecutorParts& parts,
+                                                        device::OpenedDevice gpu,
+                                                        HostLayers& layers);
 
   Status refusal(std::string_view call, const CallOptions& options,
                  bool asynchronous) const override;

@@ -154,13 +154,12 @@ class Acceptor {
     }
     if (!has_warned_) until = until.at_most(warn_at());
     if (inherited_.at()) until = until.at_most(*inherited_.at());
-    auto ready = poll_until(watched, until);
-    if (!ready.ok()) return ready.status();
+    auto ready = RONDO_TRY(poll_until(watched, until));
     if (!is_doomed_) RONDO_TRY(inherited_.check(steady_clock::now()));
     warn_of_missing();
     const auto of_peers = std::span(watched).last(2 * peers_.size());
     peer_is_ready_ = std::ranges::any_of(of_peers, [](pollfd each) { return each.revents != 0; });
-    if (*ready || !deadline_.has_passed()) return {};
+    if (ready || !deadline_.has_passed()) return {};
     if (is_roll_call()) {
       is_over_ = true;
       return {};

@@ -3,11 +3,12 @@
 #include "comm/bootstrap/bootstrap.hpp"
 
 #include <poll.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
+#include <cerrno>
 #include <utility>
 
 #include "comm/base/guarded.hpp"
@@ -31,12 +32,40 @@ class Bootstrap::Impl {
   Status meet(const Identity& identity, const std::string& name, const Rendezvous& rendezvous) {
     const Deadline until{steady_clock::now() + timeout_, &interrupt_};
     RONDO_TRY(star_->gather(identity, name, rendezvous, until));
-    rounds_ += rendezvous.is_tcp() ? 1 : 2;  // with the exchange of pidfds
+    ++rounds_;
     if (rendezvous.is_tcp()) RONDO_TRY(meet_nearby(identity, name, until));
+    own_pidfd_.reset(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
+    if (!own_pidfd_.valid()) return star_->fail(system_status("pidfd_open", errno));
     return {};
   }
 
-  void count_round() { ++rounds_; }
+  Result<std::vector<Parcel>> exchange(FrameKind kind, std::string_view bytes,
+                                       std::span<const int> fds) {
+    ++rounds_;
+    std::vector<int> given(fds.begin(), fds.end());
+    const bool introduces = own_pidfd_.valid();
+    if (introduces) given.push_back(own_pidfd_.get());
+    // Descriptors stay on the host. All of both stars is on its way before this rank waits, and what
+    // has failed is known best where all ranks are.
+    if (!near_) {
+      RONDO_TRY(star_->post(kind, bytes, given));
+    } else {
+      RONDO_TRY(star_->post(kind, bytes, {}));
+      RONDO_TRY(on_host(near_->post(kind, {}, given)));
+    }
+    auto all = RONDO_TRY(star_->finish(kind, bytes, near_ ? std::span<const int>() : given));
+    if (near_) {
+      auto local = near_->finish(kind, {}, given);
+      RONDO_TRY(on_host(local.status()));
+      const std::span<const int> members = hosts_.ranks_on(hosts_.host_of(star_->rank()));
+      for (size_t i = 0; i < members.size(); ++i) {
+        all[static_cast<size_t>(members[i])].fds = std::move((*local)[i].fds);
+      }
+    }
+    if (introduces) watch_peers(all);
+    tcp_star_.reset();
+    return all;
+  }
   int rounds() const { return rounds_; }
 
   Star& star() { return *star_; }
@@ -48,13 +77,8 @@ class Bootstrap::Impl {
   const std::vector<Peer>& peers() const { return near_ ? peers_ : star_->peers(); }
   bool has_heard() const { return star_->has_heard() || (near_ && near_->has_heard()); }
 
-  /// What an exchange on this host gave; its failure becomes that of all ranks.
-  template <class Outcome>
-  Outcome on_host(Outcome outcome) {
-    const Status& status = outcome.status();
-    if (near_ && !status.ok()) return star_->fail(status);
-    return outcome;
-  }
+  /// A failure on this host becomes that of all ranks.
+  Status on_host(const Status& status) { return status.ok() ? status : star_->fail(status); }
 
   std::vector<PeerConnection> take_control() {
     std::vector<PeerConnection> kept;
@@ -75,13 +99,11 @@ class Bootstrap::Impl {
  private:
   /// TCP passes no descriptors: the ranks of a host agree over it on a unix socket, and meet there.
   Status meet_nearby(const Identity& identity, const std::string& name, Deadline until) {
-    auto local = agree_on_hosts(identity);
-    if (!local.ok()) return local.status();
-    auto place = Rendezvous::resolve(*local, name);
-    if (!place.ok()) return place.status();
+    auto local = RONDO_TRY(agree_on_hosts(identity));
+    auto place = RONDO_TRY(Rendezvous::resolve(local, name));
     // Until all of the host have come, no rank sends anything over TCP or leaves, unless it fails.
-    rounds_ += 3;  // of the hosts, and below
-    auto near = std::make_unique<Star>(*local, timeout_, [this] {
+    rounds_ += 2;  // of the hosts, and below
+    auto near = std::make_unique<Star>(local, timeout_, [this] {
       if (interrupt_) RONDO_TRY(interrupt_());
       const bool meets = meets_nearby_ != nullptr && meets_nearby_->links().empty();
       return meets ? star_->check_links() : Status();
@@ -89,9 +111,9 @@ class Bootstrap::Impl {
     const bool one_host = hosts_.hosts() == 1;
     const std::span<const int> members = hosts_.ranks_on(hosts_.host_of(identity.rank));
     if (!one_host) near->call_ranks(members);
-    if (local->world_size > 1) {
+    if (local.world_size > 1) {
       meets_nearby_ = near.get();
-      const Status met = near->gather(*local, name, *place, until);
+      const Status met = near->gather(local, name, place, until);
       meets_nearby_ = nullptr;
       // A rank of this host may have ended because of a failure whose message is still under way over TCP.
       const bool ended = met.code() == Code::kPeerDied && !near->has_heard();
@@ -99,7 +121,7 @@ class Bootstrap::Impl {
       if (!met.ok()) return one_host || near->has_heard() ? met : star_->fail(met);
     }
     if (one_host) {
-      star_ = std::move(near);  // closes the connections over TCP
+      tcp_star_ = std::exchange(star_, std::move(near));
       return {};
     }
     near_ = std::move(near);
@@ -123,22 +145,16 @@ class Bootstrap::Impl {
              .port = listener->port};
     }
     listening_ = own.socket;
-    auto blobs = star_->all_gather(
-        pack_blobs({here->name, here->boot_id, here->network, here->uid, interface->name,
-                    own.address, std::to_string(own.port), random_hex()}));
-    if (!blobs.ok()) return blobs.status();
-    std::vector<std::string> tickets;
-    for (const std::string& blob : *blobs) {
-      auto parts = unpack_blobs(blob, 8);
-      if (!parts) return Status(Code::kBootstrap, "a rank said nonsense about its host");
-      places_.push_back({.name = (*parts)[0],
-                         .boot_id = (*parts)[1],
-                         .network = (*parts)[2],
-                         .uid = (*parts)[3],
-                         .interface = (*parts)[4],
-                         .address = (*parts)[5],
-                         .port = std::atoi((*parts)[6].c_str())});
-      tickets.push_back((*parts)[7]);
+    here->interface = interface->name;
+    here->address = own.address;
+    here->port = own.port;
+    here->ticket = random_hex();
+    const std::string packed = pack(*here);
+    RONDO_TRY(star_->post(FrameKind::kGather, packed, {}));
+    for (const Parcel& each : RONDO_TRY(star_->finish(FrameKind::kGather, packed, {}))) {
+      auto place = unpack_host(each.bytes);
+      if (!place) return Status(Code::kBootstrap, "a rank said nonsense about its host");
+      places_.push_back(std::move(*place));
     }
     hosts_ = group_by_host(places_);
     RONDO_TRY(check_one_user(places_, hosts_));
@@ -147,7 +163,8 @@ class Bootstrap::Impl {
     Identity local = identity;
     local.rank = hosts_.local_rank(identity.rank);
     local.world_size = static_cast<int>(members.size());
-    local.rendezvous = kAbstractScheme + "rondo-" + tickets[static_cast<size_t>(members.front())];
+    local.rendezvous =
+        kAbstractScheme + "rondo-" + places_[static_cast<size_t>(members.front())].ticket;
     const Digest key = derive_key(key_of(identity.secret), local.rendezvous);
     local.secret.assign(reinterpret_cast<const char*>(key.data()), key.size());
     return local;
@@ -174,9 +191,25 @@ class Bootstrap::Impl {
     auto met = interface_of_socket(star_->links().front().connection.fd());
     met_at_loopback_ = met.ok() && is_loopback(*met);
     if (met_at_loopback_) return met;
-    auto chosen = chosen_interface();
-    if (!chosen.ok()) return chosen.status();
-    return *chosen ? std::move(**chosen) : std::move(met);
+    auto chosen = RONDO_TRY(chosen_interface());
+    return chosen ? std::move(*chosen) : std::move(met);
+  }
+
+  /// Every process opens its own pidfd and gives it to all others, for find_dead(). So no pidfd is
+  /// that of a later process with the same pid, and ranks of other PID namespaces are watched too.
+  void watch_peers(std::vector<Parcel>& all) {
+    own_pidfd_.reset();
+    const std::span<const int> members = hosts_.ranks_on(hosts_.host_of(star_->rank()));
+    for (size_t i = 0; i < members.size(); ++i) {
+      Peer& peer = near().peers()[i];
+      std::vector<UniqueFd>& fds = all[static_cast<size_t>(members[i])].fds;
+      const ProcessId id{.pid_namespace = peer.pid_namespace, .pid = peer.pid};
+      if (!fds.empty() && !peer.same_process)
+        peer.pidfd = ProcessHandle::share(id, std::move(fds.back()));
+      if (peer.same_process) peer.pidfd = {};
+      if (!fds.empty()) fds.pop_back();
+      if (near_) peers_[static_cast<size_t>(members[i])] = peer;
+    }
   }
 
   /// The same numbers may be other processes on other hosts.
@@ -192,8 +225,12 @@ class Bootstrap::Impl {
   const milliseconds timeout_;
   Interrupt interrupt_;
   std::unique_ptr<Star> star_;
-  std::unique_ptr<Star> near_;    // null: one host
+  std::unique_ptr<Star> near_;  // null: one host
+  /// Where the ranks of one host have met at first. Others may still look at its connections, until an
+  /// exchange shows that all have met here.
+  std::unique_ptr<Star> tcp_star_;
   Star* meets_nearby_ = nullptr;  // the second, while its ranks meet
+  UniqueFd own_pidfd_;            // until the first exchange
   base::HostMap hosts_;
   bool met_at_loopback_ = false;
   int rounds_ = 0;
@@ -213,34 +250,24 @@ Result<Bootstrap> Bootstrap::meet(const Identity& identity, const std::string& n
   RONDO_TRY(check_name(name));
   auto impl = std::make_unique<Impl>(identity, timeout, interrupt);
   if (identity.world_size == 1) return Bootstrap(std::move(impl));
-  auto rendezvous = Rendezvous::resolve(identity, name);
-  if (!rendezvous.ok()) return rendezvous.status();
-  const Status status = base::guarded([&] { return impl->meet(identity, name, *rendezvous); });
+  auto rendezvous = RONDO_TRY(Rendezvous::resolve(identity, name));
+  const Status status = base::guarded([&] { return impl->meet(identity, name, rendezvous); });
   if (status.ok()) return Bootstrap(std::move(impl));
   if (failing && !impl->has_heard()) failing(status);
   return status;
 }
 
 int Bootstrap::rank() const { return impl_->star().rank(); }
-int Bootstrap::size() const { return impl_->star().size(); }
 const std::vector<Peer>& Bootstrap::peers() const { return impl_->peers(); }
 const base::HostMap& Bootstrap::hosts() const { return impl_->hosts(); }
 const std::vector<RankHost>& Bootstrap::places() const { return impl_->places(); }
-Result<std::vector<std::string>> Bootstrap::all_gather(std::string_view blob) {
-  impl_->count_round();
-  return impl_->star().all_gather(blob);
+Result<std::vector<Parcel>> Bootstrap::all_gather(std::string_view bytes,
+                                                  std::span<const int> fds) {
+  return impl_->exchange(FrameKind::kGather, bytes, fds);
 }
-Result<UniqueFd> Bootstrap::broadcast_fd(int fd) {
-  impl_->count_round();
-  return impl_->on_host(impl_->near().broadcast_fd(fd));
-}
-Result<std::vector<UniqueFd>> Bootstrap::all_gather_fds(int fd) {
-  impl_->count_round();
-  return impl_->on_host(impl_->near().all_gather_fds(fd));
-}
-Status Bootstrap::barrier() {
-  impl_->count_round();
-  return impl_->star().barrier();
+Status Bootstrap::barrier() { return impl_->exchange(FrameKind::kBarrier, {}, {}).status(); }
+bool Bootstrap::is_one_process() const {
+  return std::ranges::all_of(peers(), [](const Peer& peer) { return peer.same_process; });
 }
 int Bootstrap::rounds() const { return impl_->rounds(); }
 void Bootstrap::fail(const Status& why) { (void)impl_->star().fail(why); }

@@ -15,6 +15,7 @@
 #include "comm/base/host_map.hpp"
 #include "comm/bootstrap/environment.hpp"
 #include "comm/bootstrap/host.hpp"
+#include "comm/bootstrap/rank_exchange.hpp"
 #include "comm/bootstrap/star.hpp"
 #include "rondo/status.hpp"
 #include "transport/memory/unique_fd.hpp"
@@ -25,7 +26,7 @@ namespace rondo::comm {
 /// operations in the same order. Each operation takes at most the timeout given to meet(). The
 /// first failure sticks, and reaches every rank by its next operation. A world of one opens
 /// nothing.
-class Bootstrap {
+class Bootstrap : public RankExchange {
  public:
   /// Blocks until all ranks of `identity.world_size` have come, or `timeout`. `name` (letters,
   /// digits, '_', '-', '.', at most 64) tells communicators of one job apart; a name may be used
@@ -35,18 +36,20 @@ class Bootstrap {
   static Result<Bootstrap> meet(const Identity& identity, const std::string& name,
                                 std::chrono::milliseconds timeout, const Interrupt& interrupt = {},
                                 const std::function<void(const Status&)>& failing = {});
-  ~Bootstrap();
+  ~Bootstrap() override;
   Bootstrap(Bootstrap&&) noexcept;
   Bootstrap& operator=(Bootstrap&&) noexcept;
 
-  int rank() const;
-  int size() const;
+  int rank() const override;
+  /// Whose processes are known, and watched from the first exchange on.
   const std::vector<Peer>& peers() const;
+  /// Whether all ranks are threads of this process.
+  bool is_one_process() const;
   /// How often the ranks have waited for each other here, meeting included.
   int rounds() const;
 
   /// Which ranks share a host, and what each rank said of its own.
-  const base::HostMap& hosts() const;
+  const base::HostMap& hosts() const override;
   const std::vector<RankHost>& places() const;
 
   /// Ranks that have met over TCP: where they can meet as another communicator whose rank 0 is `rank`,
@@ -54,14 +57,8 @@ class Bootstrap {
   std::string meeting_place(int rank) const;
   const std::shared_ptr<const transport::UniqueFd>& listening() const;
 
-  /// Every rank's blob, by rank. At most kMaxBlobBytes each; lengths may differ.
-  Result<std::vector<std::string>> all_gather(std::string_view blob);
-  /// On this host: its first rank passes `fd`, which stays its own; the others pass -1 and receive a
-  /// duplicate. The first rank's result is empty.
-  Result<transport::UniqueFd> broadcast_fd(int fd);
-  /// On this host: duplicates of each rank's `fd`, by local rank; empty where it passed -1, and for
-  /// this rank itself.
-  Result<std::vector<transport::UniqueFd>> all_gather_fds(int fd);
+  Result<std::vector<Parcel>> all_gather(std::string_view bytes,
+                                         std::span<const int> fds = {}) override;
   Status barrier();
 
   /// This rank fails: the other ranks' current or next operation returns `why`, with this rank's
@@ -77,8 +74,6 @@ class Bootstrap {
   /// Before close_sockets(), where there are several hosts: on rank 0 the connections to the first
   /// rank of each other host, in order; on these the one to rank 0; else nothing.
   std::vector<PeerConnection> take_control();
-
-  bool is_first_on_host() const { return hosts().local_rank(rank()) == 0; }
 
  private:
   class Impl;

@@ -179,9 +179,8 @@ void Connection::note_loss(int error) {
 /// Waits until the socket takes bytes. kTimeout: the deadline.
 Status Connection::await_room(Deadline deadline) const {
   pollfd writable{socket_.get(), POLLOUT, 0};
-  auto ready = poll_until({&writable, 1}, deadline);
-  if (!ready.ok()) return ready.status();
-  return *ready ? Status() : not_reading();
+  auto ready = RONDO_TRY(poll_until({&writable, 1}, deadline));
+  return ready ? Status() : not_reading();
 }
 
 Status Connection::drain(Deadline deadline) {
@@ -301,10 +300,9 @@ Result<bool> Connection::read_some() {
 
 Result<std::optional<Connection::Received>> Connection::try_receive() {
   while (true) {
-    auto frame = parser_.next();
-    if (!frame.ok()) return frame.status();
-    if (*frame) {
-      Received received{.frame = std::move(**frame), .fds = {}};
+    auto frame = RONDO_TRY(parser_.next());
+    if (frame) {
+      Received received{.frame = std::move(*frame), .fds = {}};
       if (fds_.size() < received.frame.fd_count) {
         return Status(Code::kBootstrap, "descriptors were lost on the way");
       }
@@ -313,9 +311,8 @@ Result<std::optional<Connection::Received>> Connection::try_receive() {
       fds_.erase(fds_.begin(), end);
       return std::optional<Received>(std::move(received));
     }
-    auto read = read_some();
-    if (!read.ok()) return read.status();
-    if (!*read) return std::optional<Received>();
+    auto read = RONDO_TRY(read_some());
+    if (!read) return std::optional<Received>();
   }
 }
 

@@ -45,25 +45,21 @@ Result<std::optional<Joined>> Connector::attempt() {
   const int fd = (*socket)->get();
   Credentials credentials{.pid = 0, .uid = geteuid()};
   if (!meeting_.rendezvous.is_tcp()) {
-    auto known = credentials_of(fd);
-    if (!known.ok()) return known.status();
-    credentials = *known;
+    credentials = RONDO_TRY(credentials_of(fd));
   }
   if (credentials.uid != geteuid()) {
     return Status(Code::kBootstrap, "the socket " + meeting_.rendezvous.text() +
                                         " belongs to uid " + std::to_string(credentials.uid));
   }
-  auto pidfd = open_pidfd(credentials.pid, meeting_.number_of(0));
-  if (!pidfd.ok()) return pidfd.status();
-  auto challenge = await_challenge(fd);
-  if (!challenge.ok()) return challenge.status();
-  if (!*challenge) return std::optional<Joined>();
+  auto pidfd = RONDO_TRY(open_pidfd(credentials.pid, meeting_.number_of(0)));
+  auto challenge = RONDO_TRY(await_challenge(fd));
+  if (!challenge) return std::optional<Joined>();
   // A rank 0: it closes a connection when too many are pending, or when its meeting ends.
   drops_ = 0;
-  if (!say_hello(fd, **challenge)) return std::optional<Joined>();
+  if (!say_hello(fd, *challenge)) return std::optional<Joined>();
   return wait_for_welcome({.rank = 0,
                            .pid = credentials.pid,
-                           .pidfd = std::move(*pidfd),
+                           .pidfd = std::move(pidfd),
                            .connection = Connection(std::move(**socket))});
 }
 
@@ -142,9 +138,8 @@ Result<std::optional<Challenge>> Connector::await_challenge(int fd) {
   size_t received = 0;
   while (received < sizeof challenge) {
     pollfd readable{fd, POLLIN, 0};
-    auto ready = poll_until({&readable, 1}, until);
-    if (!ready.ok()) return ready.status();
-    if (!*ready) {
+    auto ready = RONDO_TRY(poll_until({&readable, 1}, until));
+    if (!ready) {
       RONDO_TRY(count_silence());
       return std::optional<Challenge>();
     }
@@ -232,9 +227,7 @@ Result<std::optional<Frame>> Connector::next_frame(PeerConnection& host) {
     }
     if (!received.ok() && received.status().code() != Code::kPeerDied) return received.status();
     if (!received.ok()) {
-      auto dead = has_ended(host);
-      if (!dead.ok()) return dead.status();
-      ended = *dead;
+      ended = RONDO_TRY(has_ended(host));
       if (!ended) return std::optional<Frame>();
     }
     if (ended && !proven_) return std::optional<Frame>();
@@ -242,10 +235,9 @@ Result<std::optional<Frame>> Connector::next_frame(PeerConnection& host) {
     if (ended && !received.ok()) return lost_peer(who, "ended", moment, received.status());
     if (ended) return Status(Code::kPeerDied, who + " ended " + moment);
     pollfd watched[2] = {{host.connection.fd(), POLLIN, 0}, {host.pidfd.get(), POLLIN, 0}};
-    auto ready = poll_until(watched, until);
-    if (!ready.ok()) return ready.status();
-    if (!*ready && proven_) return no_answer();
-    if (!*ready) {
+    auto ready = RONDO_TRY(poll_until(watched, until));
+    if (!ready && proven_) return no_answer();
+    if (!ready) {
       RONDO_TRY(count_silence());
       return std::optional<Frame>();
     }
@@ -255,22 +247,20 @@ Result<std::optional<Frame>> Connector::next_frame(PeerConnection& host) {
 
 Result<std::optional<Joined>> Connector::wait_for_welcome(PeerConnection host) {
   proven_ = false;
-  auto first = next_frame(host);
-  if (!first.ok()) return first.status();
-  if (!*first) return std::optional<Joined>();
-  if (!is_proof(**first)) {
-    RONDO_TRY(suspect(explain_unproved(**first), steady_clock::now()));
+  auto first = RONDO_TRY(next_frame(host));
+  if (!first) return std::optional<Joined>();
+  if (!is_proof(*first)) {
+    RONDO_TRY(suspect(explain_unproved(*first), steady_clock::now()));
     return std::optional<Joined>();
   }
   proven_ = true;
   suspect_since_.reset();
   host.connection.trust(
-      static_cast<size_t>(meeting_.identity.world_size) * (kMaxBlobBytes + sizeof(uint32_t)),
+      static_cast<size_t>(meeting_.identity.world_size) * (kMaxBlobBytes + 2 * sizeof(uint32_t)),
       meeting_.rendezvous.is_tcp() ? &keys_ : nullptr);
-  auto second = next_frame(host);
-  if (!second.ok()) return second.status();
-  if (!*second) return std::optional<Joined>();
-  Frame& frame = **second;
+  auto second = RONDO_TRY(next_frame(host));
+  if (!second) return std::optional<Joined>();
+  Frame& frame = *second;
   if (frame.kind == FrameKind::kError) {
     meeting_.facts.heard = true;
     return unpack_status(frame.payload);

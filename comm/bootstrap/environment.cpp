@@ -141,14 +141,13 @@ Result<std::string> derive_tcp(const std::string& other_host, bool has_secret) {
 /// The rendezvous that follows from the launcher's variables.
 Result<std::string> derive_rendezvous(const std::string& other_host, bool has_secret) {
   if (!other_host.empty()) return derive_tcp(other_host, has_secret);
-  auto job = job_name();
-  if (!job.ok()) return job.status();
-  if (job->empty()) {
+  auto job = RONDO_TRY(job_name());
+  if (job.empty()) {
     return refuse(
         "the ranks have no place to meet: set Config::rendezvous, RONDO_RENDEZVOUS (a directory, "
         "or tcp://HOST:PORT) or MASTER_PORT to the same value on all of them");
   }
-  return runtime_directory() + "/rondo-" + std::to_string(geteuid()) + "/" + *job;
+  return runtime_directory() + "/rondo-" + std::to_string(geteuid()) + "/" + job;
 }
 
 }  // namespace
@@ -159,9 +158,7 @@ Result<Identity> identity_from(const Config& config) {
   if (config.rank != -1 || config.world_size != -1) {
     RONDO_TRY(read_explicit(config, id));
   } else {
-    auto found = read_launcher();
-    if (!found.ok()) return found.status();
-    launched = *found;
+    launched = RONDO_TRY(read_launcher());
     if (launched) {
       const Place& place = launched->place;
       id.rank = place.rank;
@@ -174,9 +171,7 @@ Result<Identity> identity_from(const Config& config) {
   }
   if (id.world_size == 1 && config.unique_id.empty()) return id;
 
-  auto secret = read_secret();
-  if (!secret.ok()) return secret.status();
-  id.secret = *secret;
+  id.secret = RONDO_TRY(read_secret());
   if (!config.unique_id.empty()) RONDO_TRY(meet_by_unique_id(config, id));
   if (id.world_size == 1 || !id.rendezvous.empty()) return id;
   id.rendezvous = !config.rendezvous.empty() ? config.rendezvous : given_rendezvous(launched);
@@ -195,9 +190,7 @@ Result<Identity> identity_from(const Config& config) {
     return id;
   }
   if (other_host.empty()) other_host = may_be_elsewhere(launched, !id.secret.empty());
-  auto derived = derive_rendezvous(other_host, !id.secret.empty());
-  if (!derived.ok()) return derived.status();
-  id.rendezvous = *derived;
+  id.rendezvous = RONDO_TRY(derive_rendezvous(other_host, !id.secret.empty()));
   return id;
 }
 
@@ -205,10 +198,9 @@ Result<Identity> identity_from(const Config& config) {
 
 Result<std::optional<Place>> place_from_launcher() {
   return base::guarded([]() -> Result<std::optional<Place>> {
-    auto launched = comm::read_launcher();
-    if (!launched.ok()) return launched.status();
-    if (!*launched) return std::optional<Place>();
-    return std::optional<Place>((*launched)->place);
+    auto launched = RONDO_TRY(comm::read_launcher());
+    if (!launched) return std::optional<Place>();
+    return std::optional<Place>(launched->place);
   });
 }
 

@@ -10,6 +10,7 @@
 #include <map>
 #include <utility>
 
+#include "comm/base/bytes.hpp"
 #include "comm/bootstrap/connection.hpp"
 #include "transport/memory/unique_fd.hpp"
 
@@ -33,6 +34,28 @@ Result<RankHost> RankHost::here(int rank) {
   host.uid = std::to_string(geteuid());
   if (pretend_host != nullptr) pretend_host(rank, host);
   return host;
+}
+
+namespace {
+
+constexpr auto kTexts = {&RankHost::name,  &RankHost::boot_id,   &RankHost::network,
+                         &RankHost::uid,   &RankHost::interface, &RankHost::address,
+                         &RankHost::ticket};
+
+}  // namespace
+
+std::string pack(const RankHost& host) {
+  base::ByteWriter packed;
+  for (const auto text : kTexts) packed.put_text(host.*text);
+  return packed.put(host.port).take();
+}
+
+std::optional<RankHost> unpack_host(std::string_view bytes) {
+  RankHost host;
+  base::ByteReader reader(bytes);
+  for (const auto text : kTexts) host.*text = reader.get_text();
+  host.port = reader.get<int>();
+  return reader.is_done() ? std::optional(std::move(host)) : std::nullopt;
 }
 
 base::HostMap group_by_host(const std::vector<RankHost>& by_rank) {

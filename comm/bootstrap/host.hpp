@@ -2,7 +2,9 @@
 // a launcher says does not count.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/base/host_map.hpp"
@@ -23,6 +25,8 @@ struct RankHost {
   }, address{};
   /// Where it listens for ranks of communicators that are made from this one, for which it is rank 0.
   int port = 0;
+  /// Random: where the ranks of a host meet follows from that of the first one.
+  std::string ticket{};
 
   /// Errors: kResourceExhausted, kSystem.
   static Result<RankHost> here(int rank);
@@ -31,6 +35,10 @@ struct RankHost {
 /// A hook for tests: changes what a rank finds out about its host, so that ranks of one machine are
 /// on several. Null in every program.
 inline void (*pretend_host)(int rank, RankHost& here) = nullptr;
+
+std::string pack(const RankHost& host);
+/// Nothing: pack() has not made it.
+std::optional<RankHost> unpack_host(std::string_view bytes);
 
 /// Ranks share a host, that is memory, if they have one kernel and one network namespace.
 base::HostMap group_by_host(const std::vector<RankHost>& by_rank);

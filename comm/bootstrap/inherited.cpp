@@ -5,14 +5,12 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <fstream>
-#include <iterator>
-#include <sstream>
 #include <vector>
 
 #include "comm/base/board_name.hpp"
 #include "comm/base/printable.hpp"
+#include "comm/bootstrap/ancestors.hpp"
 #include "comm/bootstrap/launchers.hpp"
 
 namespace rondo::comm {
@@ -46,18 +44,9 @@ struct Forebear {
   bool has_communicator = false;
 };
 
-bool was_started_with(const std::string& process, const std::vector<std::string>& entries) {
-  std::ifstream environment(process + "/environ");
-  size_t found = 0;
-  for (std::string each; std::getline(environment, each, '\0');) {
-    if (std::find(entries.begin(), entries.end(), each) != entries.end()) ++found;
-  }
-  return found >= entries.size();
-}
-
-bool has_board(const std::string& process) {
+bool has_board(pid_t pid) {
   const std::string mapped = std::string("/memfd:") + base::kBoardName;
-  std::ifstream maps(process + "/maps");
+  std::ifstream maps("/proc/" + std::to_string(pid) + "/maps");
   for (std::string line; std::getline(maps, line);) {
     if (line.find(mapped) != std::string::npos) return true;
   }
@@ -72,21 +61,13 @@ std::optional<Forebear> find_forebear() {
   std::optional<Forebear> nearest;
   pid_t pid = getppid();
   for (int i = 0; i < kMost && pid > 1; ++i) {
-    const std::string process = "/proc/" + std::to_string(pid);
-    std::ifstream file(process + "/stat");
-    const std::string stat((std::istreambuf_iterator<char>(file)), {});
-    // "pid (name) state parent ...": a name may hold spaces and parentheses.
-    const size_t open = stat.find('('), close = stat.rfind(')');
-    if (open == std::string::npos || close == std::string::npos || close < open) break;
-    const std::string name = stat.substr(open + 1, close - open - 1);
-    if (name == "hydra_pmi_proxy" || !was_started_with(process, entries)) break;
+    const auto process = read_process(pid);
+    if (!process || process->name == "hydra_pmi_proxy" || !was_started_with(pid, entries)) break;
     Forebear found{
-        .pid = pid, .name = base::printable(name, 32), .has_communicator = has_board(process)};
+        .pid = pid, .name = base::printable(process->name, 32), .has_communicator = has_board(pid)};
     if (found.has_communicator) return found;
     if (!nearest) nearest = std::move(found);
-    std::istringstream rest(stat.substr(close + 1));
-    char state = 0;
-    if (!(rest >> state >> pid)) break;
+    pid = process->parent;
   }
   return nearest;
 }

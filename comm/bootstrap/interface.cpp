@@ -87,15 +87,14 @@ Result<std::optional<NetworkPrefix>> parse_network(const std::string& text) {
 
 /// The first that `part` of RONDO_INTERFACE means; null: this host has none.
 Result<const Interface*> find(const std::vector<Interface>& interfaces, const std::string& part) {
-  auto network = parse_network(part);
-  if (!network.ok()) return network.status();
+  auto network = RONDO_TRY(parse_network(part));
   for (const Interface& each : interfaces) {
-    if (!*network) {
+    if (!network) {
       if (each.name == part) return &each;
       continue;
     }
     const auto address = parse_address(each.address, 0);
-    if (address.ok() && is_in(*address, (*network)->address, (*network)->bits)) return &each;
+    if (address.ok() && is_in(*address, network->address, network->bits)) return &each;
   }
   return nullptr;
 }
@@ -106,19 +105,6 @@ std::string name_all(const std::vector<Interface>& interfaces) {
     text += (text.empty() ? "" : ", ") + each.name + " " + each.address;
   }
   return text.empty() ? "none" : text;
-}
-
-/// The addresses that a name has by this host's resolver.
-std::vector<SocketAddress> resolve_name(const std::string& name) {
-  std::vector<SocketAddress> addresses;
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_socktype = SOCK_STREAM;
-  if (name.empty() || getaddrinfo(name.c_str(), nullptr, &hints, &found) != 0) return {};
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owned(found, freeaddrinfo);
-  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-    addresses.push_back(address_from(each->ai_addr));
-  }
-  return addresses;
 }
 
 const Interface* find_address(const std::vector<Interface>& interfaces,
@@ -136,19 +122,35 @@ const Interface* find_default_route(const std::vector<Interface>& interfaces) {
   for (const char* far : {"203.0.113.1", "2001:db8::1"}) {
     const auto there = parse_address(far, 9);
     const UniqueFd fd(socket(there->storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    SocketAddress own;
-    own.bytes = sizeof own.storage;
-    if (!fd.valid() || connect(fd.get(), there->get(), there->bytes) != 0 ||
-        getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own.storage), &own.bytes) != 0) {
-      continue;
-    }
-    const Interface* found = find_address(interfaces, own);
+    if (!fd.valid() || connect(fd.get(), there->get(), there->bytes) != 0) continue;
+    const auto own = address_of(fd.get());
+    if (!own) continue;
+    const Interface* found = find_address(interfaces, *own);
     if (found != nullptr && !is_internal(*found)) return found;
   }
   return nullptr;
 }
 
 }  // namespace
+
+std::optional<SocketAddress> address_of(int socket, int (*call)(int, sockaddr*, socklen_t*)) {
+  SocketAddress address;
+  address.bytes = sizeof address.storage;
+  if (call(socket, reinterpret_cast<sockaddr*>(&address.storage), &address.bytes) != 0) return {};
+  return address;
+}
+
+std::pair<std::vector<SocketAddress>, int> resolve_name(const std::string& name, int port) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  const int error = getaddrinfo(name.c_str(), std::to_string(port).c_str(), &hints, &found);
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owned(found, freeaddrinfo);
+  std::vector<SocketAddress> addresses;
+  for (const addrinfo* each = error == 0 ? found : nullptr; each != nullptr; each = each->ai_next) {
+    addresses.push_back(address_from(each->ai_addr));
+  }
+  return {std::move(addresses), error};
+}
 
 Result<std::vector<Interface>> list_interfaces() {
   ifaddrs* first = nullptr;
@@ -175,11 +177,10 @@ Result<std::vector<Interface>> list_interfaces() {
 Result<std::optional<Interface>> chosen_interface() {
   const auto list = variable("RONDO_INTERFACE");
   if (!list) return std::optional<Interface>();
-  auto interfaces = list_interfaces();
-  if (!interfaces.ok()) return interfaces.status();
+  auto interfaces = RONDO_TRY(list_interfaces());
   std::istringstream parts(*list);
   for (std::string part; std::getline(parts, part, ',');) {
-    auto found = find(*interfaces, part);
+    auto found = find(interfaces, part);
     if (!found.ok()) {
       return refuse("RONDO_INTERFACE is \"" + *list + "\": " + found.status().message());
     }
@@ -188,42 +189,36 @@ Result<std::optional<Interface>> chosen_interface() {
   char host[256] = {};
   gethostname(host, sizeof host - 1);
   return refuse("RONDO_INTERFACE is \"" + *list + "\", but host " + host +
-                " has no such interface that is up; it has " + name_all(*interfaces));
+                " has no such interface that is up; it has " + name_all(interfaces));
 }
 
 Result<Interface> interface_of_socket(int fd) {
-  SocketAddress own;
-  own.bytes = sizeof own.storage;
-  if (getsockname(fd, reinterpret_cast<sockaddr*>(&own.storage), &own.bytes) != 0) {
-    return system_status("getsockname", errno);
-  }
-  auto interfaces = list_interfaces();
-  if (!interfaces.ok()) return interfaces.status();
-  if (const Interface* found = find_address(*interfaces, own)) return *found;
+  const auto own = address_of(fd);
+  if (!own) return system_status("getsockname", errno);
+  auto interfaces = RONDO_TRY(list_interfaces());
+  if (const Interface* found = find_address(interfaces, *own)) return *found;
   // All of 127.0.0.0/8 is this host's.
-  if (is_loopback(own)) return Interface{.name = "lo", .address = text_of(own)};
-  return Status(Code::kUnavailable, "no interface of this host has the address " + text_of(own) +
-                                        "; it has " + name_all(*interfaces));
+  if (is_loopback(*own)) return Interface{.name = "lo", .address = text_of(*own)};
+  return Status(Code::kUnavailable, "no interface of this host has the address " + text_of(*own) +
+                                        "; it has " + name_all(interfaces));
 }
 
 Result<Interface> interface_for_others(const std::vector<std::string>& names) {
-  auto chosen = chosen_interface();
-  if (!chosen.ok()) return chosen.status();
-  if (*chosen) return **chosen;
-  auto interfaces = list_interfaces();
-  if (!interfaces.ok()) return interfaces.status();
+  auto chosen = RONDO_TRY(chosen_interface());
+  if (chosen) return *chosen;
+  auto interfaces = RONDO_TRY(list_interfaces());
   for (const std::string& name : names) {
-    for (const SocketAddress& address : resolve_name(name)) {
-      const Interface* found = find_address(*interfaces, address);
+    for (const SocketAddress& address : resolve_name(name, 0).first) {
+      const Interface* found = find_address(interfaces, address);
       if (found != nullptr && !is_loopback(*found)) return *found;
     }
   }
-  if (const Interface* found = find_default_route(*interfaces)) return *found;
-  const auto outward = std::find_if_not(interfaces->begin(), interfaces->end(), is_internal);
-  if (outward != interfaces->end()) return *outward;
+  if (const Interface* found = find_default_route(interfaces)) return *found;
+  const auto outward = std::find_if_not(interfaces.begin(), interfaces.end(), is_internal);
+  if (outward != interfaces.end()) return *outward;
   return Status(Code::kUnavailable,
                 "this host has no network interface that other hosts could reach; it has " +
-                    name_all(*interfaces) + ". RONDO_INTERFACE names one that they can");
+                    name_all(interfaces) + ". RONDO_INTERFACE names one that they can");
 }
 
 std::string unreachable(const Interface& loopback) {

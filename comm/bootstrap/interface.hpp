@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rondo/status.hpp"
@@ -51,6 +52,11 @@ struct SocketAddress {
   socklen_t bytes = 0;
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
+/// Of a socket's own end, or with getpeername() of its other one; nothing: errno says why.
+std::optional<SocketAddress> address_of(int socket,
+                                        int (*call)(int, sockaddr*, socklen_t*) = getsockname);
+/// The addresses that a name has by this host's resolver, and getaddrinfo()'s error or 0.
+std::pair<std::vector<SocketAddress>, int> resolve_name(const std::string& name, int port);
 bool is_loopback(const Interface& interface);
 bool is_loopback(const SocketAddress& address);
 /// Not loopback, and not the address that stands for all.

@@ -6,11 +6,10 @@
 #include <array>
 #include <charconv>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 
 #include "comm/base/refuse.hpp"
+#include "comm/bootstrap/ancestors.hpp"
 #include "comm/bootstrap/interface.hpp"
 #include "comm/bootstrap/node_names.hpp"
 #include "comm/bootstrap/pmix.hpp"
@@ -52,24 +51,15 @@ Result<int> master_port() {
 /// a rank of an outer job, even the same rank of as many, runs `program`. An ancestor of another
 /// user, whose environment is not readable, is not a rank of this job.
 pid_t launcher_pid(const char* rank, const char* size, const std::string& program = {}) {
-  const std::string ours[] = {std::string(rank) + "=" + variable(rank).value_or(""),
-                              std::string(size) + "=" + variable(size).value_or("")};
+  const std::vector<std::string> ours = {std::string(rank) + "=" + variable(rank).value_or(""),
+                                         std::string(size) + "=" + variable(size).value_or("")};
   pid_t pid = getppid();
   while (pid > 1) {
-    const std::string process = "/proc/" + std::to_string(pid);
-    std::ifstream environment(process + "/environ");
-    int found = 0;
-    for (std::string each; std::getline(environment, each, '\0');) {
-      if (each == ours[0] || each == ours[1]) ++found;
-    }
-    std::ifstream file(process + "/stat");
-    std::string stat((std::istreambuf_iterator<char>(file)), {});
-    const bool runs_it = !program.empty() && stat.find(" (" + program + ") ") != std::string::npos;
-    if (found < 2 || runs_it) return pid;
-    // "pid (name) state parent ...": a name may hold spaces and parentheses.
-    std::istringstream rest(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
-    char state = 0;
-    if (!(rest >> state >> pid)) return getppid();
+    const auto process = read_process(pid);
+    const bool runs_it = process && process->name == program;
+    if (runs_it || !was_started_with(pid, ours)) return pid;
+    if (!process) return getppid();
+    pid = process->parent;
   }
   return pid;
 }
@@ -224,15 +214,12 @@ Result<int> slurm_local_size(int world_size) {
   for (std::string part; std::getline(parts, part, ',');) {
     const size_t open = part.find("(x");
     if (open != std::string::npos && !part.ends_with(')')) break;
-    auto tasks = parse_number(name, part.substr(0, open));
-    if (!tasks.ok()) return tasks.status();
+    auto tasks = RONDO_TRY(parse_number(name, part.substr(0, open)));
     int times = 1;
     if (open != std::string::npos) {
-      auto given = parse_number(name, part.substr(open + 2, part.size() - open - 3));
-      if (!given.ok()) return given.status();
-      times = *given;
+      times = RONDO_TRY(parse_number(name, part.substr(open + 2, part.size() - open - 3)));
     }
-    if (node < times) return *tasks;
+    if (node < times) return tasks;
     node -= times;
   }
   return refuse(shown(name) + ", which says nothing about SLURM_NODEID " +
@@ -305,25 +292,22 @@ Result<std::string> rank_0_host(const Launcher* launcher) {
 /// MASTER_PORT + 1, else a port that follows from the job's name where that is the same on all
 /// hosts.
 Result<int> rank_0_port(const Launcher* launcher) {
-  auto port = master_port();
-  if (!port.ok()) return port.status();
-  if (*port != 0 && (launcher == nullptr || !is_slurm(*launcher) || variable("MASTER_ADDR"))) {
-    return *port < 65535 ? *port + 1 : *port - 1;
+  auto port = RONDO_TRY(master_port());
+  if (port != 0 && (launcher == nullptr || !is_slurm(*launcher) || variable("MASTER_ADDR"))) {
+    return port < 65535 ? port + 1 : port - 1;
   }
-  auto range = port_range();
-  if (!range.ok()) return range.status();
-  if (range->first == 0)
-    *range = {.first = 20'000, .last = 29'999};  // below Linux's ephemeral ones
+  auto range = RONDO_TRY(port_range());
+  if (range.first == 0) range = {.first = 20'000, .last = 29'999};  // below Linux's ephemeral ones
   if (launcher != nullptr && is_slurm(*launcher)) {
     int job = 0, step = 0;
     RONDO_TRY(read_number("SLURM_JOB_ID", 0, job));
     RONDO_TRY(read_number("SLURM_STEP_ID", 0, step));
     // Jobs that run at the same time mostly have neighbouring numbers.
-    return range->first + (job % 10'000 + step % 10'000) % (range->last - range->first + 1);
+    return range.first + (job % 10'000 + step % 10'000) % (range.last - range.first + 1);
   }
   std::string job = pmix_job();
   if (job.empty()) job = pals_job();
-  if (!job.empty() || variable("RONDO_PORTS")) return port_for(job, range->first, range->last);
+  if (!job.empty() || variable("RONDO_PORTS")) return port_for(job, range.first, range.last);
   return 29'501;  // as if MASTER_PORT were torch's default
 }
 
@@ -367,9 +351,7 @@ Result<std::optional<Launched>> read_launcher() {
   RONDO_TRY(check_range(place, names->rank, size_name));
   RONDO_TRY(read_number(which(names->local_world_size), place.world_size, place.local_world_size));
   if (is_slurm(*names)) {
-    auto tasks = slurm_local_size(place.world_size);
-    if (!tasks.ok()) return tasks.status();
-    place.local_world_size = *tasks;
+    place.local_world_size = RONDO_TRY(slurm_local_size(place.world_size));
   }
   RONDO_TRY(read_number(which(names->local_rank), place.rank, place.local_rank));
   RONDO_TRY(check_local(*names, size_name, found));
@@ -392,8 +374,7 @@ Result<std::string> job_name() {
     std::string job = launcher.job();
     if (!job.empty()) return job;
   }
-  auto port = master_port();
-  if (!port.ok()) return port.status();
+  RONDO_TRY(master_port());
   return torch_job();
 }
 
@@ -409,9 +390,8 @@ Result<std::string> rank_0_address() {
   const Launcher* launcher = find_launcher();
   auto host = rank_0_host(launcher);
   if (!host.ok() || host->empty()) return host;
-  auto port = rank_0_port(launcher);
-  if (!port.ok()) return port.status();
-  return *host + ":" + std::to_string(*port);
+  auto port = RONDO_TRY(rank_0_port(launcher));
+  return *host + ":" + std::to_string(port);
 }
 
 std::vector<const char*> rank_variables() {

@@ -16,9 +16,8 @@ Result<std::vector<PeerConnection>> host_meeting(const Meeting& meeting) {
   const Deadline deadline = meeting.deadline();
   Connector connector(meeting, deadline);
   while (true) {
-    auto listener = meeting.rendezvous.listen();
-    if (!listener.ok()) return listener.status();
-    if (*listener) return accept_ranks(meeting, **listener);
+    auto listener = RONDO_TRY(meeting.rendezvous.listen());
+    if (listener) return accept_ranks(meeting, *listener);
     // Another process listens here. If it is a rank 0, joining it reveals the duplicate to all.
     auto answer = connector.attempt();
     if (!answer.ok() && connector.found_taken()) {
@@ -42,9 +41,8 @@ Result<Joined> join_meeting(const Meeting& meeting) {
   InheritedRank inherited(meeting);
   Connector connector(meeting, deadline);
   while (true) {
-    auto joined = connector.attempt();
-    if (!joined.ok()) return joined.status();
-    if (*joined) return std::move(**joined);
+    auto joined = RONDO_TRY(connector.attempt());
+    if (joined) return std::move(*joined);
     if (deadline.has_passed()) {
       return Status(Code::kBootstrap,
                     "rank " + std::to_string(meeting.number_of(0)) + meeting.of_how_many() +

@@ -236,20 +236,17 @@ UniqueFd unix_socket() {
 Result<std::optional<Listener>> listen_in_directory(const std::string& path,
                                                     const std::string& name) {
   auto directory_lock = std::make_shared<DirectoryLock>(path, name);
-  auto made = make_private_directory(path);
-  if (!made.ok()) return made.status();
-  if (*made && is_derived(path)) sweep_siblings(path);
-  auto opened = open_private_directory(path);
-  if (!opened.ok()) return opened.status();
-  if (!*opened) return std::optional<Listener>();
-  sweep(**opened, path);
-  auto lock = try_lock(**opened, name + ".lock");
-  if (!lock.ok()) return lock.status();
-  if (!*lock) return std::optional<Listener>();
+  auto made = RONDO_TRY(make_private_directory(path));
+  if (made && is_derived(path)) sweep_siblings(path);
+  auto opened = RONDO_TRY(open_private_directory(path));
+  if (!opened) return std::optional<Listener>();
+  sweep(*opened, path);
+  auto lock = RONDO_TRY(try_lock(*opened, name + ".lock"));
+  if (!lock) return std::optional<Listener>();
 
-  const sockaddr_un address = address_in(**opened, name);
-  unlinkat((*opened)->get(), (name + ".sock").c_str(), 0);
-  directory_lock->hold(std::move(**opened), std::move(**lock));
+  const sockaddr_un address = address_in(*opened, name);
+  unlinkat(opened->get(), (name + ".sock").c_str(), 0);
+  directory_lock->hold(std::move(*opened), std::move(*lock));
   UniqueFd fd = unix_socket();
   if (!fd.valid()) return system_status("socket", errno);
   if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
@@ -314,9 +311,8 @@ Result<Rendezvous> Rendezvous::resolve(const Identity& identity, const std::stri
     rendezvous.place_ = given.substr(kAbstractScheme.size());
   } else if (comm::is_tcp(given)) {
     rendezvous.scheme_ = Scheme::kTcp;
-    auto place = TcpPlace::parse(given);
-    if (!place.ok()) return place.status();
-    rendezvous.tcp_ = std::make_shared<TcpPlace>(std::move(*place));
+    auto place = RONDO_TRY(TcpPlace::parse(given));
+    rendezvous.tcp_ = std::make_shared<TcpPlace>(std::move(place));
     if (!identity.secret.empty()) rendezvous.tcp_->prefer_outward();
     if (identity.secret.empty() && !rendezvous.tcp_->is_loopback_only()) {
       return Status(Code::kInvalidArgument,
@@ -342,10 +338,9 @@ Result<std::optional<Listener>> Rendezvous::listen() const {
     if (!shared.valid()) return system_status("cannot listen at " + text_, errno);
     return std::optional<Listener>(Listener(std::move(shared)));
   }
-  auto fd = tcp_->listen();
-  if (!fd.ok()) return fd.status();
-  if (!*fd) return std::optional<Listener>();
-  return std::optional<Listener>(Listener(std::move(**fd)));
+  auto fd = RONDO_TRY(tcp_->listen());
+  if (!fd) return std::optional<Listener>();
+  return std::optional<Listener>(Listener(std::move(*fd)));
 }
 
 Result<std::optional<UniqueFd>> Rendezvous::try_connect(Deadline deadline) const {
@@ -356,10 +351,9 @@ Result<std::optional<UniqueFd>> Rendezvous::try_connect(Deadline deadline) const
     return connect_unix(address, bytes, text_);
   }
   RONDO_TRY(check_parent(place_));
-  auto opened = open_private_directory(place_);
-  if (!opened.ok()) return opened.status();
-  if (!*opened) return std::optional<UniqueFd>();
-  address = address_in(**opened, name_);
+  auto opened = RONDO_TRY(open_private_directory(place_));
+  if (!opened) return std::optional<UniqueFd>();
+  address = address_in(*opened, name_);
   return connect_unix(address, sizeof address, text_);
 }
 

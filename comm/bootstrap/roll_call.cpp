@@ -3,13 +3,13 @@
 #include "comm/bootstrap/roll_call.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 #include <optional>
 #include <random>
 #include <span>
 #include <string_view>
 
+#include "comm/base/bytes.hpp"
 #include "comm/bootstrap/meeting.hpp"
 #include "comm/bootstrap/rendezvous.hpp"
 
@@ -25,26 +25,23 @@ constexpr milliseconds kForLateLeaders{
     100};  // how long a rank waits again for one that has not led
 
 std::string pack(const Muster& muster) {
-  std::string bytes(reinterpret_cast<const char*>(&muster.nonce), sizeof muster.nonce);
-  for (const int32_t member : muster.members) {
-    bytes.append(reinterpret_cast<const char*>(&member), sizeof member);
-  }
-  return bytes;
+  base::ByteWriter packed;
+  packed.put(muster.nonce);
+  for (const int32_t member : muster.members) packed.put(member);
+  return packed.take();
 }
 
 /// Nothing: not a decision that has this rank as a member.
 std::optional<Muster> unpack(std::string_view bytes, int rank, int ranks) {
-  Muster muster;
-  if (bytes.size() < sizeof muster.nonce) return {};
-  std::memcpy(&muster.nonce, bytes.data(), sizeof muster.nonce);
-  bytes.remove_prefix(sizeof muster.nonce);
-  for (int32_t member = -1; bytes.size() >= sizeof member; bytes.remove_prefix(sizeof member)) {
-    std::memcpy(&member, bytes.data(), sizeof member);
+  base::ByteReader reader(bytes);
+  Muster muster{.members = {}, .nonce = reader.get<uint64_t>()};
+  while (!reader.left().empty()) {
+    const auto member = reader.get<int32_t>();
     const int before = muster.members.empty() ? -1 : muster.members.back();
-    if (member <= before || member >= ranks) return {};
+    if (!reader.is_ok() || member <= before || member >= ranks) return {};
     muster.members.push_back(member);
   }
-  if (!bytes.empty() || !std::ranges::binary_search(muster.members, rank)) return {};
+  if (!reader.is_ok() || !std::ranges::binary_search(muster.members, rank)) return {};
   return muster;
 }
 
@@ -97,8 +94,7 @@ class Caller {
   Result<std::optional<Muster>> follow(int leader) {
     const Identity identity = identity_for(leader);
     const std::string name = name_for(leader);
-    auto rendezvous = Rendezvous::resolve(identity, name);
-    if (!rendezvous.ok()) return rendezvous.status();
+    auto rendezvous = RONDO_TRY(Rendezvous::resolve(identity, name));
     Status broken_off;
     MeetingFacts facts;
     const Interrupt interrupt = [&] {
@@ -112,7 +108,7 @@ class Caller {
       const auto left = std::chrono::ceil<milliseconds>(until - steady_clock::now());
       return join_meeting({.identity = identity,
                            .name = name,
-                           .rendezvous = *rendezvous,
+                           .rendezvous = rendezvous,
                            .timeout = std::max(left, milliseconds(1)),
                            .interrupt = interrupt,
                            .facts = facts,
@@ -145,8 +141,7 @@ class Caller {
   Result<std::optional<Muster>> lead() {
     const Identity identity = identity_for(rank_);
     const std::string name = name_for(rank_);
-    auto rendezvous = Rendezvous::resolve(identity, name);
-    if (!rendezvous.ok()) return rendezvous.status();
+    auto rendezvous = RONDO_TRY(Rendezvous::resolve(identity, name));
     MeetingFacts facts;
     const IsNeeded is_needed = [this](int in_meeting) {
       const int rank = from_meeting(in_meeting, rank_);
@@ -155,7 +150,7 @@ class Caller {
     const Interrupt interrupt = [&] { return check(facts); };
     auto come = host_meeting({.identity = identity,
                               .name = name,
-                              .rendezvous = *rendezvous,
+                              .rendezvous = rendezvous,
                               .timeout = call_.patience,
                               .interrupt = interrupt,
                               .facts = facts,

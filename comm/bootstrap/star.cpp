@@ -2,14 +2,13 @@
 // each. No tree and no pipelining: a communicator exchanges a handful of times, when it is made.
 #include "comm/bootstrap/star.hpp"
 
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
+#include "comm/base/bytes.hpp"
 #include "comm/base/guarded.hpp"
 #include "comm/base/process.hpp"
 
@@ -18,6 +17,12 @@ namespace rondo::comm {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 using transport::UniqueFd;
+
+namespace {
+
+Status wrong_fds() { return {Code::kBootstrap, "rank 0 sent descriptors that make no sense"}; }
+
+}  // namespace
 
 Star::Star(const Identity& identity, milliseconds timeout, Interrupt interrupt)
     : rank_(identity.rank),
@@ -54,58 +59,40 @@ Status Star::gather(const Identity& identity, const std::string& name, const Ren
 Status Star::try_to_gather(const Meeting& meeting) {
   std::string welcome;
   if (is_root()) {
-    auto peers = host_meeting(meeting);
-    if (!peers.ok()) return peers.status();
-    links_ = std::move(*peers);
-    std::vector<ProcessId> ids{{.pid_namespace = base::own_pid_namespace(), .pid = getpid()}};
+    auto peers = RONDO_TRY(host_meeting(meeting));
+    links_ = std::move(peers);
+    base::ByteWriter ids;
+    ids.put(ProcessId{.pid_namespace = base::own_pid_namespace(), .pid = getpid()});
     for (const PeerConnection& peer : links_) {
-      ids.push_back({.pid_namespace = peer.pid_namespace, .pid = peer.pid});
+      ids.put(ProcessId{.pid_namespace = peer.pid_namespace, .pid = peer.pid});
     }
-    welcome.assign(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof ids[0]);
+    welcome = ids.take();
     RONDO_TRY(send_all(FrameKind::kWelcome, welcome));
   } else {
     links_.reserve(1);
-    auto joined = join_meeting(meeting);
-    if (!joined.ok()) return joined.status();
-    welcome = std::move(joined->welcome);
-    links_.push_back(std::move(joined->host));
+    auto joined = RONDO_TRY(join_meeting(meeting));
+    welcome = std::move(joined.welcome);
+    links_.push_back(std::move(joined.host));
   }
   Status known = know_peers(welcome);
-  if (!known.ok()) return failed(known);
-  return meeting.rendezvous.is_tcp() ? Status() : watch_peers();
+  return known.ok() ? known : failed(known);
 }
 
 Status Star::know_peers(const std::string& welcome) {
-  std::vector<ProcessId> ids(static_cast<size_t>(size_));
-  if (welcome.size() != ids.size() * sizeof ids[0]) {
+  base::ByteReader reader(welcome);
+  for (Peer& peer : peers_) {
+    const auto id = reader.get<ProcessId>();
+    peer.pid = id.pid;
+    peer.pid_namespace = id.pid_namespace;
+    peer.same_process = id.pid == getpid() && id.pid_namespace == base::own_pid_namespace();
+  }
+  if (!reader.is_done()) {
     return Status(Code::kBootstrap, "rank 0 sent a welcome for another number of ranks");
   }
-  std::memcpy(ids.data(), welcome.data(), welcome.size());
-  for (size_t rank = 0; rank < ids.size(); ++rank) {
-    peers_[rank].pid = ids[rank].pid;
-    peers_[rank].pid_namespace = ids[rank].pid_namespace;
-    peers_[rank].same_process =
-        ids[rank].pid == getpid() && ids[rank].pid_namespace == base::own_pid_namespace();
-  }
   for (PeerConnection& link : links_) {
-    link.pid = ids[static_cast<size_t>(link.rank)].pid;
-    peers_[static_cast<size_t>(link.rank)].pidfd = ProcessHandle(std::move(link.pidfd));
-  }
-  return {};
-}
-
-/// Every process opens its own pidfd and gives it to all others, for find_dead(). So no pidfd is
-/// that of a later process with the same pid, and ranks of other PID namespaces are watched too.
-Status Star::watch_peers() {
-  UniqueFd own(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
-  if (!own.valid()) return failed_here(system_status("pidfd_open", errno));
-  auto pidfds = all_gather_fds(own.get());
-  if (!pidfds.ok()) return pidfds.status();
-  for (size_t rank = 0; rank < peers_.size(); ++rank) {
-    Peer& peer = peers_[rank];
-    const ProcessId id{.pid_namespace = peer.pid_namespace, .pid = peer.pid};
-    peer.pidfd =
-        peer.same_process ? ProcessHandle() : ProcessHandle::share(id, std::move((*pidfds)[rank]));
+    Peer& peer = peers_[static_cast<size_t>(link.rank)];
+    link.pid = peer.pid;
+    peer.pidfd = ProcessHandle(std::move(link.pidfd));
   }
   return {};
 }
@@ -228,9 +215,8 @@ Status Star::await_links(const std::vector<Received*>& come, std::vector<bool>& 
     watched.push_back({peers_[static_cast<size_t>(link.rank)].pidfd.get(), POLLIN, 0});
     if (come[i] == nullptr) missing.push_back(number_of(link.rank));
   }
-  auto ready = poll_until(watched, until);
-  if (!ready.ok()) return ready.status();
-  if (!*ready) {
+  auto ready = RONDO_TRY(poll_until(watched, until));
+  if (!ready) {
     return Status(Code::kTimeout, name_ranks(missing) + " of " + std::to_string(size_) +
                                       " did not reach the bootstrap's " + to_string(kind) +
                                       " within " + name_duration(timeout_));
@@ -275,103 +261,71 @@ Result<std::vector<Connection::Received>> Star::collect(FrameKind kind) {
   }
 }
 
-Status Star::barrier() {
+Status Star::post(FrameKind kind, std::string_view bytes, std::span<const int> fds) {
   RONDO_TRY(begin());
-  if (!is_root()) RONDO_TRY(send_all(FrameKind::kBarrier, {}));
-  auto come = collect(FrameKind::kBarrier);
-  if (!come.ok()) return come.status();
-  return is_root() ? send_all(FrameKind::kBarrier, {}) : Status();
-}
-
-Result<std::vector<std::string>> Star::all_gather(std::string_view blob) {
-  RONDO_TRY(begin());
-  if (blob.size() > kMaxBlobBytes) {
-    return failed(Status(Code::kInvalidArgument, "a blob of " + std::to_string(blob.size()) +
+  if (bytes.size() > kMaxBlobBytes) {
+    return failed(Status(Code::kInvalidArgument, "a blob of " + std::to_string(bytes.size()) +
                                                      " bytes on rank " + std::to_string(rank_) +
                                                      ": at most " + std::to_string(kMaxBlobBytes)));
   }
-  if (!is_root()) RONDO_TRY(send_all(FrameKind::kGather, blob));
-  auto come = collect(FrameKind::kGather);
-  if (!come.ok()) return come.status();
-  if (is_root()) {
-    std::vector<std::string> blobs{std::string(blob)};
-    for (Received& received : *come) blobs.push_back(std::move(received.frame.payload));
-    RONDO_TRY(send_all(FrameKind::kGather, pack_blobs(blobs)));
-    return blobs;
-  }
-  auto blobs = unpack_blobs((*come)[0].frame.payload, static_cast<size_t>(size_));
-  if (!blobs) return failed(Status(Code::kBootstrap, "rank 0 sent blobs that make no sense"));
-  return std::move(*blobs);
+  return is_root() ? Status() : send_all(kind, bytes, fds);
 }
 
-Result<UniqueFd> Star::broadcast_fd(int fd) {
-  RONDO_TRY(begin());
-  if (is_root()) {
-    if (fd < 0) return failed(Status(Code::kInvalidArgument, "rank 0 has no descriptor to give"));
-    RONDO_TRY(send_all(FrameKind::kBroadcastFd, {}, {&fd, 1}));
-    return UniqueFd();
-  }
-  auto come = collect(FrameKind::kBroadcastFd);
-  if (!come.ok()) return come.status();
-  if ((*come)[0].fds.size() != 1) {
-    return failed(Status(Code::kBootstrap, "rank 0 sent no descriptor"));
-  }
-  return std::move((*come)[0].fds[0]);
+Result<std::vector<Parcel>> Star::finish(FrameKind kind, std::string_view bytes,
+                                         std::span<const int> fds) {
+  return is_root() ? distribute(kind, bytes, fds) : receive(kind);
 }
 
-Result<std::vector<UniqueFd>> Star::all_gather_fds(int fd) {
-  RONDO_TRY(begin());
-  if (!is_root()) {
-    RONDO_TRY(send_all(FrameKind::kGatherFds, {}, std::span<const int>(&fd, fd >= 0 ? 1u : 0u)));
-    return receive_fds();
+/// No rank gets its own descriptors back.
+Result<std::vector<Parcel>> Star::distribute(FrameKind kind, std::string_view bytes,
+                                             std::span<const int> fds) {
+  auto come = RONDO_TRY(collect(kind));
+  std::vector<Parcel> all(1);
+  all[0].bytes = bytes;
+  all[0].fds.resize(fds.size());  // for their number
+  for (Received& received : come) {
+    all.push_back({.bytes = std::move(received.frame.payload), .fds = std::move(received.fds)});
   }
-  auto come = collect(FrameKind::kGatherFds);
-  if (!come.ok()) return come.status();
-  std::vector<UniqueFd> given(static_cast<size_t>(size_));
-  for (size_t i = 0; i < links_.size(); ++i) {
-    auto& fds = (*come)[i].fds;
-    if (!fds.empty()) given[static_cast<size_t>(links_[i].rank)] = std::move(fds[0]);
-  }
-  return distribute_fds(std::move(given), fd);
-}
-
-/// Rank 0 sends `given`, and its `own`, in batches of consecutive ranks; no rank gets its own back.
-Result<std::vector<UniqueFd>> Star::distribute_fds(std::vector<UniqueFd> given, int own) {
+  const std::string packed = pack_parcels(all);
+  all[0].fds.clear();
   const Deadline until = deadline();
-  for (size_t first = 0; first < given.size(); first += kMaxFdsPerFrame) {
-    const size_t last = std::min(first + kMaxFdsPerFrame, given.size());
-    for (PeerConnection& link : links_) {
-      std::string present(last - first, '\0');
-      std::vector<int> fds;
-      for (size_t rank = first; rank < last; ++rank) {
-        const int fd = rank == 0 ? own : given[rank].get();
-        if (fd < 0 || static_cast<int>(rank) == link.rank) continue;
-        present[rank - first] = 1;
-        fds.push_back(fd);
-      }
-      RONDO_TRY(send_to(link, FrameKind::kGatherFds, present, fds, until));
+  for (PeerConnection& link : links_) {
+    std::vector<int> given(fds.begin(), fds.end());
+    for (size_t rank = 1; rank < all.size(); ++rank) {
+      if (static_cast<int>(rank) == link.rank) continue;
+      for (const UniqueFd& fd : all[rank].fds) given.push_back(fd.get());
     }
-  }
-  return given;
-}
-
-Result<std::vector<UniqueFd>> Star::receive_fds() {
-  std::vector<UniqueFd> all;
-  while (all.size() < static_cast<size_t>(size_)) {
-    auto come = collect(FrameKind::kGatherFds);
-    if (!come.ok()) return come.status();
-    auto& [frame, fds] = (*come)[0];
-    const auto count = static_cast<size_t>(std::ranges::count(frame.payload, '\1'));
-    const size_t left = static_cast<size_t>(size_) - all.size();
-    if (frame.payload.empty() || frame.payload.size() > left || count != fds.size()) {
-      return failed(Status(Code::kBootstrap, "rank 0 sent descriptors that make no sense"));
-    }
-    auto next = fds.begin();
-    for (char present : frame.payload) {
-      all.push_back(present == 1 ? std::move(*next++) : UniqueFd());
-    }
+    std::string_view payload = packed;
+    std::span<const int> left = given;
+    do {
+      const auto now = left.first(std::min(left.size(), kMaxFdsPerFrame));
+      RONDO_TRY(send_to(link, kind, payload, now, until));
+      left = left.subspan(now.size());
+      payload = {};
+    } while (!left.empty());
   }
   return all;
+}
+
+Result<std::vector<Parcel>> Star::receive(FrameKind kind) {
+  auto come = RONDO_TRY(collect(kind));
+  auto all = unpack_parcels(come[0].frame.payload, static_cast<size_t>(size_));
+  if (!all) return failed(Status(Code::kBootstrap, "rank 0 sent blobs that make no sense"));
+  (*all)[static_cast<size_t>(rank_)].fds.clear();
+  std::vector<UniqueFd> fds = std::move(come[0].fds);
+  auto next = fds.begin();
+  for (Parcel& parcel : *all) {
+    for (UniqueFd& fd : parcel.fds) {
+      if (next == fds.end()) {
+        fds = std::move(RONDO_TRY(collect(kind))[0].fds);
+        next = fds.begin();
+      }
+      if (next == fds.end()) return failed(wrong_fds());
+      fd = std::move(*next++);
+    }
+  }
+  if (next != fds.end()) return failed(wrong_fds());
+  return std::move(*all);
 }
 
 }  // namespace rondo::comm

@@ -1,5 +1,5 @@
 // Ranks that have met around one of them, their rank 0, over authenticated stream sockets, and what
-// they exchange. Over TCP they exchange blobs; over unix sockets descriptors, too.
+// they exchange. Over TCP they exchange bytes; over unix sockets descriptors, too.
 #pragma once
 
 #include <sys/types.h>
@@ -26,11 +26,9 @@ struct Peer {
   pid_t pid = 0;               // in its own PID namespace,
   uint64_t pid_namespace = 0;  // which is this one (inode)
   bool same_process = false;   // a thread of this process, or this rank
-  ProcessHandle pidfd{};       // empty when same_process, and on another host
+  ProcessHandle pidfd{};       // empty when same_process, on another host, and before the first
+                               // exchange
 };
-
-/// A blob's largest size in Star::all_gather().
-inline constexpr size_t kMaxBlobBytes = size_t{1} << 20;
 
 /// One thread at a time; every rank calls the same operations in the same order. Each takes at most
 /// the timeout. The first failure sticks, and reaches every rank by its next operation.
@@ -42,11 +40,12 @@ class Star {
   /// it comes again, to tell them.
   Status gather(const Identity& identity, const std::string& name, const Rendezvous& rendezvous,
                 Deadline until);
-  Result<std::vector<std::string>> all_gather(std::string_view blob);
-  /// As in Bootstrap. REQUIRES: unix sockets.
-  Result<transport::UniqueFd> broadcast_fd(int fd);
-  Result<std::vector<transport::UniqueFd>> all_gather_fds(int fd);
-  Status barrier();
+  /// An exchange, in two steps, so that those of two stars go on at the same time: post() sends what
+  /// this rank gives, and finish(), with the same arguments, waits for that of all. `fds`: over unix
+  /// sockets only. `kind`: kGather or kBarrier, for messages.
+  Status post(FrameKind kind, std::string_view bytes, std::span<const int> fds);
+  Result<std::vector<Parcel>> finish(FrameKind kind, std::string_view bytes,
+                                     std::span<const int> fds);
   /// Between two exchanges: the failure, if a rank at the other end of a connection has ended or failed.
   Status check_links();
   /// After the end of a rank, which may be the consequence of a failure: waits for word of it, up to
@@ -63,7 +62,7 @@ class Star {
   const Status& status() const { return status_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
-  const std::vector<Peer>& peers() const { return peers_; }
+  std::vector<Peer>& peers() { return peers_; }
   /// Rank 0: to all other ranks, in order; the others: to rank 0.
   std::vector<PeerConnection>& links() { return links_; }
   void close() {
@@ -86,7 +85,6 @@ class Star {
 
   Status try_to_gather(const Meeting& meeting);
   Status know_peers(const std::string& welcome);
-  Status watch_peers();
   Status begin();
   Status send_all(FrameKind kind, std::string_view payload, std::span<const int> fds = {});
   Status send_to(PeerConnection& link, FrameKind kind, std::string_view payload,
@@ -96,9 +94,9 @@ class Star {
                      Deadline until);
   Status said_by(const PeerConnection& link, const Frame& frame);
   Result<bool> hear(PeerConnection& link, FrameKind kind, Received& into);
-  Result<std::vector<transport::UniqueFd>> distribute_fds(std::vector<transport::UniqueFd> given,
-                                                          int own);
-  Result<std::vector<transport::UniqueFd>> receive_fds();
+  Result<std::vector<Parcel>> distribute(FrameKind kind, std::string_view bytes,
+                                         std::span<const int> fds);
+  Result<std::vector<Parcel>> receive(FrameKind kind);
   Status failed(Status why);
   /// The same for what has gone wrong in this process: every rank learns in which.
   Status failed_here(const Status& why);

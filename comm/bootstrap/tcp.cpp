@@ -10,7 +10,6 @@
 #include <climits>
 #include <cstring>
 #include <initializer_list>
-#include <memory>
 #include <random>
 #include <sstream>
 
@@ -100,20 +99,18 @@ void share_port(int fd) {
 }
 
 int port_of(int fd) {
-  SocketAddress own;
-  own.bytes = sizeof own.storage;
-  if (getsockname(fd, reinterpret_cast<sockaddr*>(&own.storage), &own.bytes) != 0) return 0;
-  return ntohs(own.storage.ss_family == AF_INET
-                   ? reinterpret_cast<const sockaddr_in&>(own.storage).sin_port
-                   : reinterpret_cast<const sockaddr_in6&>(own.storage).sin6_port);
+  const auto own = address_of(fd);
+  if (!own) return 0;
+  return ntohs(own->storage.ss_family == AF_INET
+                   ? reinterpret_cast<const sockaddr_in&>(own->storage).sin_port
+                   : reinterpret_cast<const sockaddr_in6&>(own->storage).sin6_port);
 }
 
 Result<std::optional<UniqueFd>> listen_at(const SocketAddress& address, const std::string& text) {
-  auto fd = tcp_socket(address);
-  if (!fd.ok()) return fd.status();
-  share_port(fd->get());
-  if (bind(fd->get(), address.get(), address.bytes) == 0 && listen(fd->get(), SOMAXCONN) == 0) {
-    return std::optional<UniqueFd>(std::move(*fd));
+  auto fd = RONDO_TRY(tcp_socket(address));
+  share_port(fd.get());
+  if (bind(fd.get(), address.get(), address.bytes) == 0 && listen(fd.get(), SOMAXCONN) == 0) {
+    return std::optional<UniqueFd>(std::move(fd));
   }
   if (errno == EADDRINUSE) return std::optional<UniqueFd>();
   if (errno == EADDRNOTAVAIL) {
@@ -125,31 +122,27 @@ Result<std::optional<UniqueFd>> listen_at(const SocketAddress& address, const st
 
 Result<std::optional<UniqueFd>> connect_to(const SocketAddress& address, const std::string& text,
                                            Deadline deadline) {
-  auto fd = tcp_socket(address);
-  if (!fd.ok()) return fd.status();
+  auto fd = RONDO_TRY(tcp_socket(address));
   int error = 0;
-  if (connect(fd->get(), address.get(), address.bytes) != 0) error = errno;
+  if (connect(fd.get(), address.get(), address.bytes) != 0) error = errno;
   if (error == EINPROGRESS) {
-    pollfd writable{fd->get(), POLLOUT, 0};
-    auto ready = poll_until({&writable, 1}, deadline);
-    if (!ready.ok()) return ready.status();
+    pollfd writable{fd.get(), POLLOUT, 0};
+    auto ready = RONDO_TRY(poll_until({&writable, 1}, deadline));
     socklen_t size = sizeof error;
-    if (!*ready) {
+    if (!ready) {
       error = ETIMEDOUT;
-    } else if (getsockopt(fd->get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) {
+    } else if (getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) {
       error = errno;
     }
   }
   if (error == 0) {
     // Without a listener a socket can connect to itself, if the port is an ephemeral one.
-    sockaddr_storage own{}, other{};
-    socklen_t own_bytes = sizeof own, other_bytes = sizeof other;
-    getsockname(fd->get(), reinterpret_cast<sockaddr*>(&own), &own_bytes);
-    getpeername(fd->get(), reinterpret_cast<sockaddr*>(&other), &other_bytes);
-    if (own_bytes == other_bytes && std::memcmp(&own, &other, own_bytes) == 0) {
+    const auto own = address_of(fd.get()), other = address_of(fd.get(), getpeername);
+    if (own && other && own->bytes == other->bytes &&
+        std::memcmp(&own->storage, &other->storage, own->bytes) == 0) {
       return std::optional<UniqueFd>();
     }
-    return std::optional<UniqueFd>(std::move(*fd));
+    return std::optional<UniqueFd>(std::move(fd));
   }
   if (may_come_later(error)) return std::optional<UniqueFd>();
   return system_status("cannot connect to " + text, error);
@@ -163,15 +156,13 @@ Result<TcpListener> bind_in(const std::string& address, PortRange range, int (*c
   const int start = static_cast<int>(std::random_device{}() % static_cast<unsigned>(ports));
   const int tries = range.first == 0 ? kMostTries : 2 * ports;
   for (int i = 0; i < tries; ++i) {
-    auto at = parse_address(address, range.first + (start + i) % ports);
-    if (!at.ok()) return at.status();
-    auto fd = tcp_socket(*at);
-    if (!fd.ok()) return fd.status();
-    if (range.first != 0 && i >= ports) share_port(fd->get());
-    const int error = bind(fd->get(), at->get(), at->bytes) != 0 ? errno : claim(fd->get());
+    auto at = RONDO_TRY(parse_address(address, range.first + (start + i) % ports));
+    auto fd = RONDO_TRY(tcp_socket(at));
+    if (range.first != 0 && i >= ports) share_port(fd.get());
+    const int error = bind(fd.get(), at.get(), at.bytes) != 0 ? errno : claim(fd.get());
     if (error == 0) {
-      const int port = port_of(fd->get());
-      return TcpListener{.socket = std::move(*fd), .port = port};
+      const int port = port_of(fd.get());
+      return TcpListener{.socket = std::move(fd), .port = port};
     }
     if (error == EADDRNOTAVAIL) return refuse(address + " is no address of this host");
     if (error != EADDRINUSE) return system_status("cannot use a port of " + address, error);
@@ -202,12 +193,11 @@ Result<TcpPlace> TcpPlace::parse(const std::string& text) {
       place.hosts_.back().empty()) {
     return refuse("the rendezvous is " + text + ": it must be tcp://HOST:PORT, or [HOST] for IPv6");
   }
-  auto number = parse_number("the port of " + text, rest.substr(colon + 1));
-  if (!number.ok()) return number.status();
-  if (*number == 0 || *number > 65535) {
+  auto number = RONDO_TRY(parse_number("the port of " + text, rest.substr(colon + 1)));
+  if (number == 0 || number > 65535) {
     return refuse("the port of " + text + " must be from 1 to 65535");
   }
-  place.port_ = *number;
+  place.port_ = number;
   return place;
 }
 
@@ -234,17 +224,7 @@ bool TcpPlace::resolve() {
 
 /// Appends the addresses of one name; returns getaddrinfo()'s error, or 0.
 int TcpPlace::resolve(const std::string& host) {
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_socktype = SOCK_STREAM;
-  const int error = getaddrinfo(host.c_str(), std::to_string(port_).c_str(), &hints, &found);
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owned(found, freeaddrinfo);
-  std::vector<SocketAddress> addresses;
-  for (const addrinfo* each = error == 0 ? found : nullptr; each != nullptr; each = each->ai_next) {
-    SocketAddress address;
-    address.bytes = each->ai_addrlen;
-    std::memcpy(&address.storage, each->ai_addr, address.bytes);
-    addresses.push_back(address);
-  }
+  auto [addresses, error] = resolve_name(host, port_);
   const bool only_here = std::all_of(addresses.begin(), addresses.end(),
                                      [](const SocketAddress& each) { return is_loopback(each); });
   const bool is_name = host != "localhost" && !parse_address(host, port_).ok();
@@ -274,14 +254,12 @@ void TcpPlace::prefer_outward() { outward_ = true; }
 Result<std::optional<UniqueFd>> TcpPlace::listen() {
   if (!resolve()) return std::optional<UniqueFd>();
   if (addresses_.size() == 1) return listen_at(addresses_[0], text_);
-  auto interfaces = list_interfaces();
-  if (!interfaces.ok()) return interfaces.status();
-  auto chosen = chosen_interface();
-  if (!chosen.ok()) return chosen.status();
+  auto interfaces = RONDO_TRY(list_interfaces());
+  auto chosen = RONDO_TRY(chosen_interface());
   const SocketAddress* best = addresses_.data();
   for (const SocketAddress& each : addresses_) {
-    if (*chosen && text_of(each) == (*chosen)->address) return listen_at(each, text_);
-    if (!is_of(*best, *interfaces) && is_of(each, *interfaces)) best = &each;
+    if (chosen && text_of(each) == chosen->address) return listen_at(each, text_);
+    if (!is_of(*best, interfaces) && is_of(each, interfaces)) best = &each;
   }
   return listen_at(*best, text_);
 }
@@ -312,9 +290,8 @@ Result<PortRange> port_range() {
 }
 
 Result<TcpListener> listen_anywhere(const std::string& address) {
-  auto range = port_range();
-  if (!range.ok()) return range.status();
-  return bind_in(address, *range, [](int fd) { return ::listen(fd, SOMAXCONN) == 0 ? 0 : errno; });
+  auto range = RONDO_TRY(port_range());
+  return bind_in(address, range, [](int fd) { return ::listen(fd, SOMAXCONN) == 0 ? 0 : errno; });
 }
 
 Result<TcpListener> reserve_port(const std::string& address, PortRange range) {
@@ -326,16 +303,11 @@ Result<TcpListener> reserve_port(const std::string& address, PortRange range) {
 
 namespace {
 
-using AddressCall = int (*)(int, sockaddr*, socklen_t*);
-
 /// Of one end of a socket, with ":PORT" or without.
-std::string end_of(int socket, AddressCall call, bool with_port) {
-  SocketAddress end;
-  end.bytes = sizeof end.storage;
+std::string text_of_end(const std::optional<SocketAddress>& end, bool with_port) {
   char host[NI_MAXHOST], port[NI_MAXSERV];
-  if (call(socket, reinterpret_cast<sockaddr*>(&end.storage), &end.bytes) != 0 ||
-      getnameinfo(end.get(), end.bytes, host, sizeof host, port, sizeof port,
-                  NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+  if (!end || getnameinfo(end->get(), end->bytes, host, sizeof host, port, sizeof port,
+                          NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
     return "an unknown place";
   }
   return with_port ? std::string(host) + ":" + port : host;
@@ -343,8 +315,8 @@ std::string end_of(int socket, AddressCall call, bool with_port) {
 
 }  // namespace
 
-std::string peer_address(int socket) { return end_of(socket, getpeername, true); }
-std::string peer_host(int socket) { return end_of(socket, getpeername, false); }
-std::string own_host(int socket) { return end_of(socket, getsockname, false); }
+std::string peer_address(int socket) { return text_of_end(address_of(socket, getpeername), true); }
+std::string peer_host(int socket) { return text_of_end(address_of(socket, getpeername), false); }
+std::string own_host(int socket) { return text_of_end(address_of(socket), false); }
 
 }  // namespace rondo::comm

@@ -154,24 +154,21 @@ Result<std::vector<std::vector<std::string>>> read_blobs(const std::vector<std::
 
 /// This rank's host, as a word that says nothing else.
 Result<std::string> host_word(int rank) {
-  auto here = comm::RankHost::here(rank);
-  if (!here.ok()) return here.status();
+  auto here = RONDO_TRY(comm::RankHost::here(rank));
   constexpr size_t kWordBytes = 12;
-  const comm::Digest word = comm::derive_key(comm::key_of(here->boot_id), here->network);
+  const comm::Digest word = comm::derive_key(comm::key_of(here.boot_id), here.network);
   return hex(word.data(), kWordBytes);
 }
 
 /// Rank 0's blob. It listens for other hosts before it knows whether there are any.
 Result<std::string> begin_place(const std::string& host, comm::ChosenPlace& place) {
-  auto id = make_id("");
-  if (!id.ok()) return id.status();
-  const std::string begin = *id + " " + host + " ";
+  auto id = RONDO_TRY(make_id(""));
+  const std::string begin = id + " " + host + " ";
   const auto interface = comm::interface_for_others({});
   if (!interface.ok()) return begin + "- 0";
-  auto listener = comm::listen_anywhere(interface->address);
-  if (!listener.ok()) return listener.status();
-  place.listening = comm::share_closed_in_children(std::move(listener->socket));
-  return begin + interface->address + " " + std::to_string(listener->port);
+  auto listener = RONDO_TRY(comm::listen_anywhere(interface->address));
+  place.listening = comm::share_closed_in_children(std::move(listener.socket));
+  return begin + interface->address + " " + std::to_string(listener.port);
 }
 
 /// `subject` is on another host than rank 0.
@@ -269,10 +266,9 @@ Result<ChosenPlace> agree_on_unique_id(Config& config, Status own) {
                                              std::to_string(config.rank) + ": " +
                                              blobs.status().message());
   }
-  auto words = read_blobs(*blobs, config, blob);
-  if (!words.ok()) return words.status();
-  RONDO_TRY(choose_place(*words, place));
-  config.unique_id = words->front().front();
+  auto words = RONDO_TRY(read_blobs(*blobs, config, blob));
+  RONDO_TRY(choose_place(words, place));
+  config.unique_id = words.front().front();
   return place;
 }
 

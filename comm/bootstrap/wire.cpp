@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "comm/base/bytes.hpp"
 #include "comm/base/printable.hpp"
 
 namespace rondo::comm {
@@ -150,10 +151,6 @@ const char* to_string(FrameKind kind) {
       return "barrier";
     case FrameKind::kGather:
       return "all_gather";
-    case FrameKind::kBroadcastFd:
-      return "broadcast_fd";
-    case FrameKind::kGatherFds:
-      return "all_gather_fds";
     case FrameKind::kProof:
       return "proof";
     case FrameKind::kOtherName:
@@ -210,11 +207,10 @@ Result<std::optional<Frame>> FrameParser::next() {
 }
 
 Result<std::optional<Frame>> FrameParser::parse() {
-  FrameHeader header;
   const size_t tag_bytes = mac_ ? sizeof(Tag) : 0;
   const std::string_view bytes = unread();
-  if (bytes.size() < sizeof header + tag_bytes) return std::optional<Frame>();
-  std::memcpy(&header, bytes.data(), sizeof header);
+  if (bytes.size() < sizeof(FrameHeader) + tag_bytes) return std::optional<Frame>();
+  const auto header = base::ByteReader(bytes).get<FrameHeader>();
   if (mac_ && !FrameMac::equal(bytes.data() + sizeof header, mac_->of_header(header))) {
     return tampered();
   }
@@ -239,42 +235,39 @@ Result<std::optional<Frame>> FrameParser::parse() {
 constexpr size_t kMaxText = kMaxStatusBytes - sizeof(int32_t);
 
 std::string pack_status(const Status& status) {
-  const auto code = static_cast<int32_t>(status.code());
-  std::string packed(reinterpret_cast<const char*>(&code), sizeof code);
-  return packed + std::string(base::whole_characters(status.message(), kMaxText));
+  base::ByteWriter packed;
+  packed.put(static_cast<int32_t>(status.code()));
+  return packed.take().append(base::whole_characters(status.message(), kMaxText));
 }
 
 Status unpack_status(std::string_view payload) {
-  int32_t code = 0;
-  if (payload.size() >= sizeof code) std::memcpy(&code, payload.data(), sizeof code);
+  base::ByteReader reader(payload);
+  const auto code = reader.get<int32_t>();
   if (code <= 0 || code > static_cast<int32_t>(Code::kDataError)) {
     return Status(Code::kBootstrap, "a rank failed and sent no reason that makes sense");
   }
-  return Status(static_cast<Code>(code), base::printable(payload.substr(sizeof code), kMaxText));
+  return Status(static_cast<Code>(code), base::printable(reader.left(), kMaxText));
 }
 
-std::string pack_blobs(const std::vector<std::string>& blobs) {
-  std::string packed;
-  for (const std::string& blob : blobs) {
-    const auto length = static_cast<uint32_t>(blob.size());
-    packed.append(reinterpret_cast<const char*>(&length), sizeof length).append(blob);
+std::string pack_parcels(const std::vector<Parcel>& parcels) {
+  base::ByteWriter packed;
+  for (const Parcel& parcel : parcels) {
+    packed.put(static_cast<uint32_t>(parcel.fds.size())).put_text(parcel.bytes);
   }
-  return packed;
+  return packed.take();
 }
 
-std::optional<std::vector<std::string>> unpack_blobs(std::string_view payload, size_t count) {
-  std::vector<std::string> blobs;
-  for (size_t i = 0; i < count; ++i) {
-    uint32_t length = 0;
-    if (payload.size() < sizeof length) return std::nullopt;
-    std::memcpy(&length, payload.data(), sizeof length);
-    payload.remove_prefix(sizeof length);
-    if (payload.size() < length) return std::nullopt;
-    blobs.emplace_back(payload.substr(0, length));
-    payload.remove_prefix(length);
+std::optional<std::vector<Parcel>> unpack_parcels(std::string_view payload, size_t count) {
+  std::vector<Parcel> parcels(count);
+  base::ByteReader reader(payload);
+  for (Parcel& parcel : parcels) {
+    const auto fd_count = reader.get<uint32_t>();
+    if (fd_count > kMaxFdsPerFrame) return std::nullopt;
+    parcel.fds.resize(fd_count);
+    parcel.bytes = reader.get_text();
   }
-  if (!payload.empty()) return std::nullopt;
-  return blobs;
+  if (!reader.is_done()) return std::nullopt;
+  return parcels;
 }
 
 }  // namespace rondo::comm

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "comm/bootstrap/frame_mac.hpp"
+#include "comm/bootstrap/rank_exchange.hpp"
 #include "rondo/status.hpp"
 
 namespace rondo::comm {
@@ -66,7 +67,7 @@ static_assert(sizeof(Hello) == 200 && offsetof(Hello, name) == 40 && offsetof(He
 
 inline constexpr uint64_t kChallengeMagic = 0x65676e6c68436f52;  // "RoChlnge"
 inline constexpr uint64_t kHelloMagic = 0x6f6c6c65486f6452;      // "RdoHello"
-inline constexpr uint32_t kProtocolVersion = 5;
+inline constexpr uint32_t kProtocolVersion = 6;
 
 /// The key of the proofs; also for a job without a secret.
 Digest key_of(std::string_view secret);
@@ -124,17 +125,15 @@ std::string random_hex();
 enum class FrameKind : uint16_t {
   kWelcome = 1,  // rank 0: all have joined; payload: ProcessId by rank
   kError = 2,    // payload: code, text
-  kBarrier = 3,
-  kGather = 4,  // to rank 0: one blob; from rank 0: all of them
-  kBroadcastFd = 5,
-  kGatherFds = 6,  // to rank 0: 0 or 1 descriptors; from rank 0: payload: one byte per rank of a
-                   // batch, 1: descriptor present
-  kProof = 7,      // rank 0: it accepts the hello; payload: its counter_proof()
-  kOtherName = 8,  // rank 0, after its proof: it is collecting the ranks of the communicator that
+  kBarrier = 3,  // as kGather, to wait for each other
+  kGather = 4,   // to rank 0: a rank's bytes and descriptors; from rank 0: pack_parcels(), and all
+  // descriptors, as many as there are room for; more follow in frames without payload
+  kProof = 5,      // rank 0: it accepts the hello; payload: its counter_proof()
+  kOtherName = 6,  // rank 0, after its proof: it is collecting the ranks of the communicator that
                    // the payload names
-  kControl = 9,    // between hosts, after the meeting; the payload is opaque here
+  kControl = 7,    // between hosts, after the meeting; the payload is opaque here
 };
-inline constexpr uint16_t kLastKind = 9;
+inline constexpr uint16_t kLastKind = 7;
 
 /// "all_gather", for messages.
 const char* to_string(FrameKind kind);
@@ -201,7 +200,9 @@ std::string pack_status(const Status& status);
 /// Never ok: a payload that cannot be parsed gives kBootstrap.
 Status unpack_status(std::string_view payload);
 
-std::string pack_blobs(const std::vector<std::string>& blobs);
-std::optional<std::vector<std::string>> unpack_blobs(std::string_view payload, size_t count);
+/// Every rank's bytes, and how many descriptors it has given.
+std::string pack_parcels(const std::vector<Parcel>& parcels);
+/// Their descriptors are empty. Nothing: this is not what pack_parcels() makes of so many.
+std::optional<std::vector<Parcel>> unpack_parcels(std::string_view payload, size_t count);
 
 }  // namespace rondo::comm

@@ -2,21 +2,20 @@
 
 #include <fmt/format.h>
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <functional>
-#include <random>
 #include <utility>
 #include <vector>
 
+#include "comm/base/bytes.hpp"
 #include "comm/base/refuse.hpp"
-#include "comm/bootstrap/share_segment.hpp"
+#include "comm/bootstrap/shared_segments.hpp"
+#include "comm/control/wire_to_hosts.hpp"
 #include "rondo/log.hpp"
-#include "transport/cuda_ipc/reach.hpp"
 
 namespace rondo::device {
 namespace {
@@ -37,28 +36,6 @@ constexpr size_t kMostHostBytes = size_t{32} << 20;
 // Of each of the two segments for ranks of other hosts.
 constexpr size_t kMostWireBytes = size_t{64} << 20;
 
-// Equal for the threads of a process, and different between processes, wherever they come from.
-uint64_t this_process() {
-  static const uint64_t kDrawn = [] {
-    std::random_device random;
-    return uint64_t{random()} << 32 | random();
-  }();
-  return kDrawn ^ static_cast<uint64_t>(getpid()) * 0x9e3779b97f4a7c15u;  // a fork's differs
-}
-
-template <class T>
-Result<std::vector<T>> gather(comm::Bootstrap& bootstrap, const T& own) {
-  auto blobs = RONDO_TRY(bootstrap.all_gather({reinterpret_cast<const char*>(&own), sizeof own}));
-  std::vector<T> all(blobs.size());
-  for (size_t r = 0; r < blobs.size(); ++r) {
-    if (blobs[r].size() != sizeof(T)) {
-      return Status(Code::kBootstrap, fmt::format("rank {} runs another version of rondo", r));
-    }
-    std::memcpy(&all[r], blobs[r].data(), sizeof(T));
-  }
-  return all;
-}
-
 Status warn_of_sharing(CudaCalls& cuda, std::span<const DevicePlace> places) {
   int count = RONDO_TRY(cuda.device_count());
   std::vector<DeviceId> devices;
@@ -76,49 +53,16 @@ Status warn_of_sharing(CudaCalls& cuda, std::span<const DevicePlace> places) {
 Result<std::unique_ptr<DeviceRunner>> DeviceRunner::create(comm::Bootstrap& bootstrap,
                                                            board::Board& board, board::Watch& watch,
                                                            transport::Segment control,
+                                                           OpenedDevice opened,
                                                            const DeviceSettings& setup) {
-  if (bootstrap.size() > static_cast<int>(engine::kMaxDeviceRanks)) {
-    return Status(Code::kUnavailable, fmt::format("{} ranks on GPUs; at most {} are possible",
-                                                  bootstrap.size(), engine::kMaxDeviceRanks));
-  }
-  auto backend = RONDO_TRY(open_backend());
   std::unique_ptr<DeviceRunner> made(
-      new DeviceRunner(std::move(backend), bootstrap, board, watch, setup.device));
-  int devices = RONDO_TRY(made->cuda_.device_count());
-  if (setup.device >= devices) {
-    return comm::refuse(
-        fmt::format("Config::device is {}, but CUDA sees {} devices: 0 to {} are "
-                    "possible",
-                    setup.device, devices, devices - 1));
-  }
-  const DeviceScope scope(made->cuda_, setup.device);
+      new DeviceRunner(std::move(opened.backend), bootstrap, board, watch, opened.device));
+  const DeviceScope scope(made->cuda_, opened.device);
   RONDO_TRY(scope.status());
   const OutsideCapture outside(made->cuda_);
   RONDO_TRY(outside.status());
-  RONDO_TRY(made->meet(std::move(control), setup));
+  RONDO_TRY(made->set_up(std::move(control), setup));
   return made;
-}
-
-Result<DeviceRunner::Introduction> DeviceRunner::introduction() {
-  DeviceInfo info = RONDO_TRY(cuda_.device_info(device_));
-  if (!info.computes) {
-    return Status(Code::kUnavailable,
-                  fmt::format("GPU {} is in a mode that forbids computing", device_));
-  }
-  RONDO_TRY(cuda_.load(backend_.kernel));
-  RONDO_TRY(cuda_.load(backend_.ll_kernel));
-  const int at_once =
-      std::min(RONDO_TRY(cuda_.resident_blocks(backend_.kernel, backend_.threads, 0)),
-               RONDO_TRY(cuda_.resident_blocks(backend_.ll_kernel, backend_.ll_threads, 0)));
-  Introduction own{};
-  own.place = {.process = backend_.process != 0 ? backend_.process : this_process(),
-               .device = info.uuid,
-               .number = device_,
-               .multiprocessors = info.multiprocessors,
-               .elsewhere = claimed(info.uuid),
-               .pci_bus = info.pci_bus};
-  own.blocks_at_once = at_once;
-  return own;
 }
 
 Status DeviceRunner::create_streams() {
@@ -147,35 +91,27 @@ Status DeviceRunner::launch_once() {
   return cuda_.synchronize(copies_);
 }
 
-Status DeviceRunner::meet(transport::Segment control, const DeviceSettings& setup) {
+Status DeviceRunner::set_up(transport::Segment control, const DeviceSettings& setup) {
   const int rank = bootstrap_.rank(), ranks = bootstrap_.size();
-  auto own = RONDO_TRY(introduction());
-  auto all = RONDO_TRY(gather(bootstrap_, own));
   std::vector<DevicePlace> places;
-  int fewest_at_once = own.blocks_at_once;
-  for (const Introduction& each : all) {
+  int fewest_at_once = setup.facts[static_cast<size_t>(rank)].blocks_at_once;
+  for (const DeviceFacts& each : setup.facts) {
     places.push_back(each.place);
     fewest_at_once = std::min(fewest_at_once, each.blocks_at_once);
   }
-  std::vector<DevicePlace> near;
   for (int r = 0; r < ranks; ++r) {
-    if (hosts().share_host(r, rank))
-      near.push_back(places[static_cast<size_t>(r)]);
-    else
-      far_.push_back(r);
+    if (!hosts().share_host(r, rank)) far_.push_back(r);
   }
-  auto reach = RONDO_TRY(transport::cuda_ipc::slowest_reach(cuda_, own.place, near));
-  auto reaches = RONDO_TRY(gather(bootstrap_, reach));
-  reach_ = *std::max_element(reaches.begin(), reaches.end());
+  reach_ = setup.reach.slowest;
   RONDO_TRY(settle(setup, places, fewest_at_once));
   if (rank == 0) RONDO_TRY(warn_of_sharing(cuda_, places));
   RONDO_TRY(create_streams());
   RONDO_TRY(launch_once());
   memory_ = RONDO_TRY(ProcessMemory::open(backend_.cuda, std::move(control), ranks));
   memory_->set_present(rank, true);
-  RONDO_TRY(reach_ == Reach::kHost ? connect_through_host() : connect(own.place));
-  if (!far_.empty()) RONDO_TRY(connect_hosts(setup));
+  auto pieces = RONDO_TRY(connect(places, setup.reach.gpu_direct));
   programs_ = RONDO_TRY(Programs::create(backend_.cuda, backend_.program_bytes, copies_));
+  const DevicePlace& own = places[static_cast<size_t>(rank)];
   Registrations::RegistrationSettings settings = {.cuda = backend_.cuda,
                                                   .device = device_,
                                                   .rank = static_cast<uint32_t>(rank),
@@ -183,44 +119,83 @@ Status DeviceRunner::meet(transport::Segment control, const DeviceSettings& setu
                                                   .exports = !reaches_buffers_,
                                                   .between_gpus = spans_devices_,
                                                   .process_has_gpus = false,
-                                                  .exchange = {},
+                                                  .exchange = std::move(pieces),
                                                   .stream = copies_,
                                                   .is_idle = [this] { return is_idle(); }};
   for (const DevicePlace& place : places) {
     settings.processes.push_back(place.process);
-    settings.process_has_gpus |=
-        place.process == own.place.process && place.device != own.place.device;
-  }
-  if (!reaches_buffers_ && can_register()) {
-    settings.exchange = RONDO_TRY(PieceExchange::open(bootstrap_, settings.processes));
+    settings.process_has_gpus |= place.process == own.process && place.device != own.device;
   }
   registrations_ = std::make_unique<Registrations>(std::move(settings));
   return {};
 }
 
-Status DeviceRunner::connect(const DevicePlace& own) {
-  auto made = RONDO_TRY(Segments::create(backend_.cuda, shape_, own, !reaches_buffers_, copies_));
-  Segments& segments = *made;
-  segments_ = &segments;
-  memory_->keep(std::move(made));
-  auto offers = RONDO_TRY(gather(bootstrap_, segments.offer()));
+// One exchange: where this rank's segment is, its address for other hosts, and its inbox for pieces of
+// registered memory.
+Result<std::unique_ptr<PieceExchange>> DeviceRunner::connect(std::span<const DevicePlace> places,
+                                                             bool gpu_direct) {
+  comm::SharedSegments shared(bootstrap_);
+  std::unique_ptr<PieceExchange> pieces;
+  comm::WireToHosts wire(bootstrap_);
+  if (reach_ == Reach::kHost) {
+    RONDO_TRY(shared.add("rondo-device-slots", bootstrap_.local_ranks().size() * host_stride()));
+  } else {
+    auto made = RONDO_TRY(Segments::create(backend_.cuda, shape_,
+                                           places[static_cast<size_t>(bootstrap_.rank())],
+                                           !reaches_buffers_, copies_));
+    segments_ = made.get();
+    memory_->keep(std::move(made));
+  }
+  std::vector<int> fds = shared.fds();
+  if (!reaches_buffers_ && can_register()) {
+    pieces = RONDO_TRY(PieceExchange::open());
+    fds.push_back(pieces->other_end());
+  }
+  if (!far_.empty()) RONDO_TRY(open_wire(wire, gpu_direct));
+  base::ByteWriter own;
+  own.put(segments_ != nullptr ? segments_->offer() : Offer{}).put_text(wire.address());
+  auto all = RONDO_TRY(bootstrap_.all_gather(own.bytes(), fds));
+  std::vector<Offer> offers;
+  std::vector<std::string> addresses;
+  for (const comm::Parcel& each : all) {
+    base::ByteReader reader(each.bytes);
+    offers.push_back(reader.get<Offer>());
+    addresses.emplace_back(reader.get_text());
+    if (!reader.is_done()) {
+      return Status(Code::kBootstrap,
+                    fmt::format("rank {} runs another version of rondo", offers.size() - 1));
+    }
+  }
+  auto host_memory = RONDO_TRY(shared.take(all));
+  if (segments_ != nullptr) RONDO_TRY(connect_segments(std::move(offers)));
+  if (!host_memory.empty()) RONDO_TRY(connect_through_host(std::move(host_memory[0])));
+  if (!far_.empty()) {
+    auto transport = RONDO_TRY(wire.connect(std::move(addresses)));
+    RONDO_TRY(start_proxy(std::move(transport)));
+  }
+  if (pieces) pieces->connect(all, places, bootstrap_.rank());
+  return pieces;
+}
+
+Status DeviceRunner::connect_segments(std::vector<Offer> offers) {
   for (const int rank : far_) offers[static_cast<size_t>(rank)].address = nullptr;
-  RONDO_TRY(segments.connect(offers, static_cast<uint32_t>(bootstrap_.rank())));
-  bases_.assign(segments.bases().begin(), segments.bases().end());
+  RONDO_TRY(segments_->connect(offers, static_cast<uint32_t>(bootstrap_.rank())));
+  bases_.assign(segments_->bases().begin(), segments_->bases().end());
   return {};
 }
 
-// Some GPU cannot touch another's memory, but all can touch the host's: the segments lie there.
-Status DeviceRunner::connect_through_host() {
+size_t DeviceRunner::host_stride() const {
   constexpr size_t kPage = 4096;
-  const size_t stride =
-      (transport::cuda_ipc::SegmentLayout(shape_).bytes() + kPage - 1) / kPage * kPage;
-  const std::span<const int> ranks = hosts().ranks_on(hosts().host_of(bootstrap_.rank()));
-  auto memory =
-      RONDO_TRY(comm::share_segment(bootstrap_, "rondo-device-slots", ranks.size() * stride));
+  return (transport::cuda_ipc::SegmentLayout(shape_).bytes() + kPage - 1) / kPage * kPage;
+}
+
+// Some GPU cannot touch another's memory, but all can touch the host's: the segments lie there.
+Status DeviceRunner::connect_through_host(transport::Segment memory) {
   bases_.resize(static_cast<size_t>(bootstrap_.size()));
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    bases_[static_cast<size_t>(ranks[i])] = memory.base() + i * stride;
+  std::byte* base = memory.base();
+  for (const int rank : bootstrap_.local_ranks()) {
+    bases_[static_cast<size_t>(rank)] = base;
+    base += host_stride();
   }
   return memory_->map(std::move(memory));
 }

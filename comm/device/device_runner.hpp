@@ -17,8 +17,10 @@
 #include <vector>
 
 #include "comm/bootstrap/bootstrap.hpp"
+#include "comm/control/wire_to_hosts.hpp"
 #include "comm/device/backend.hpp"
 #include "comm/device/device_group.hpp"
+#include "comm/device/opened_device.hpp"
 #include "comm/device/process_memory.hpp"
 #include "comm/device/programs.hpp"
 #include "comm/device/registrations.hpp"
@@ -36,29 +38,27 @@ namespace rondo::device {
 
 class DeviceWait;
 
-/// All but `device` is the same on every rank.
+/// The same on every rank.
 struct DeviceSettings {
-  int device;
   int channels;                             // 0: as many as leave room, up to max_channels
   int max_channels;                         // 0: tuner::most_channels()
   uint32_t slots;                           // 0: the profile's
   size_t slot_bytes;                        // likewise
   std::optional<tuner::LinkProfile> links;  // given by a file; else a built-in one
-  /// Makes links to the ranks of other hosts; called where there are some.
-  std::function<Result<std::unique_ptr<transport::Transport>>(transport::ucx::UcxSettings)>
-      connect_hosts;
-  /// Whether these can go by GPUDirect.
-  std::function<Result<bool>()> reaches_gpus;
+  std::vector<DeviceFacts> facts;           // of all ranks
+  DeviceReach reach;                        // what they all reach
 };
 
 /// Thread rule: the communicator's, apart from check() and abort().
 class DeviceRunner {
  public:
   /// Every rank calls it with the same `control`, zeroed memory of ProcessMemory::control_bytes(),
-  /// and may be used once all ranks have met again. The other references outlive it.
+  /// and may be used once all ranks have met again. Takes one exchange. The other references outlive
+  /// it.
   static Result<std::unique_ptr<DeviceRunner>> create(comm::Bootstrap& bootstrap,
                                                       board::Board& board, board::Watch& watch,
                                                       transport::Segment control,
+                                                      OpenedDevice opened,
                                                       const DeviceSettings& setup);
   /// Waits for this rank's kernels, at most the longest wait, then aborts them and waits a few
   /// seconds more. If they do not end, what they use is never freed.
@@ -114,21 +114,18 @@ class DeviceRunner {
         board_(board),
         watch_(watch),
         device_(device) {}
-  /// A rank's facts for the others, sent as bytes of one build of rondo.
-  struct Introduction {
-    transport::cuda_ipc::DevicePlace place;
-    int32_t blocks_at_once;
-  };
-  Result<Introduction> introduction();
   Status create_streams();
   Status launch_once();
-  Status meet(transport::Segment control, const DeviceSettings& setup);
+  Status set_up(transport::Segment control, const DeviceSettings& setup);
   Status settle(const DeviceSettings& setup,
                 std::span<const transport::cuda_ipc::DevicePlace> places, int at_once);
-  Status connect(const transport::cuda_ipc::DevicePlace& own);
-  Status connect_through_host();
-  Status connect_hosts(const DeviceSettings& setup);
-  Result<bool> agree_on_gpu_direct(const DeviceSettings& setup);
+  Result<std::unique_ptr<PieceExchange>> connect(
+      std::span<const transport::cuda_ipc::DevicePlace> places, bool gpu_direct);
+  Status connect_segments(std::vector<transport::cuda_ipc::Offer> offers);
+  size_t host_stride() const;
+  Status connect_through_host(transport::Segment memory);
+  Status open_wire(comm::WireToHosts& wire, bool gpu_direct);
+  Status start_proxy(std::unique_ptr<transport::Transport> transport);
   std::byte* slots_of(std::byte* segment, std::byte* slots) const;
   /// The proxy's.
   Status look_after_wire();

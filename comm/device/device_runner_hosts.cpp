@@ -1,37 +1,19 @@
 // A rank on a GPU whose peers are on several hosts: what its kernels and the proxy share.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "comm/device/device_runner.hpp"
 
 namespace rondo::device {
 
-/// Whether all ranks' slots for other hosts can lie on their GPUs, where the network reads and writes
-/// them (GPUDirect). Collective.
-Result<bool> DeviceRunner::agree_on_gpu_direct(const DeviceSettings& setup) {
-  // Only where it is asked for: nobody has run it.
-  const char* const chosen = std::getenv("RONDO_GPUDIRECT");
-  bool own = backend_.gpu_direct.value_or(false);
-  if (!backend_.gpu_direct && chosen != nullptr && std::string_view(chosen) == "1") {
-    const auto writes = RONDO_TRY(cuda_.remote_writes(device_));
-    own =
-        writes != transport::cuda_ipc::RemoteWrites::kImpossible && RONDO_TRY(setup.reaches_gpus());
-  }
-  const auto all = RONDO_TRY(bootstrap_.all_gather(own ? "1" : "0"));
-  return std::all_of(all.begin(), all.end(), [](const std::string& each) { return each == "1"; });
-}
-
 // Two segments in pinned memory, which this rank's GPU maps, and there or on the GPU their slots, which
 // are those of the links to ranks of other hosts.
-Status DeviceRunner::connect_hosts(const DeviceSettings& setup) {
+Status DeviceRunner::open_wire(comm::WireToHosts& wire, bool gpu_direct) {
   const transport::cuda_ipc::SegmentLayout layout(shape_);
-  is_gpu_direct_ = RONDO_TRY(agree_on_gpu_direct(setup));
+  is_gpu_direct_ = gpu_direct;
   const size_t bytes = is_gpu_direct_ ? layout.slots_begin() : layout.bytes();
   for (std::byte** segment : {&inbound_, &outbound_}) {
     std::byte* const memory = RONDO_TRY(cuda_.allocate_mapped(bytes));
@@ -47,10 +29,13 @@ Status DeviceRunner::connect_hosts(const DeviceSettings& setup) {
   transport::ucx::SlotPlaces places = WireProxy::slot_places(
       shape_, slots_of(inbound_, inbound_slots_), slots_of(outbound_, outbound_slots_));
   places.on_gpu = is_gpu_direct_;
-  auto transport = RONDO_TRY(setup.connect_hosts({.channels = static_cast<int>(shape_.channels),
-                                                  .depth = profile_.slots,
-                                                  .slot_bytes = shape_.slot_bytes,
-                                                  .places = std::move(places)}));
+  return wire.open({.channels = static_cast<int>(shape_.channels),
+                    .depth = profile_.slots,
+                    .slot_bytes = shape_.slot_bytes,
+                    .places = std::move(places)});
+}
+
+Status DeviceRunner::start_proxy(std::unique_ptr<transport::Transport> transport) {
   const bool flushes = is_gpu_direct_ && RONDO_TRY(cuda_.remote_writes(device_)) ==
                                              transport::cuda_ipc::RemoteWrites::kFlushed;
   proxy_ = RONDO_TRY(WireProxy::start({.shape = shape_,

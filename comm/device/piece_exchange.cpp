@@ -15,22 +15,25 @@ namespace rondo::device {
 
 using transport::UniqueFd;
 
-Result<std::unique_ptr<PieceExchange>> PieceExchange::open(comm::Bootstrap& bootstrap,
-                                                           std::span<const uint64_t> processes) {
+Result<std::unique_ptr<PieceExchange>> PieceExchange::open() {
   std::unique_ptr<PieceExchange> made(new PieceExchange);
   int ends[2] = {-1, -1};
   if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, ends) != 0) {
     return comm::system_status("socketpair", errno);
   }
   made->inbox_.reset(ends[0]);
-  const UniqueFd other_end(ends[1]);
-  auto all = RONDO_TRY(bootstrap.all_gather_fds(other_end.get()));
-  made->ranks_ = all.size();
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (processes[rank] == processes[static_cast<size_t>(bootstrap.rank())]) continue;
-    made->outboxes_.push_back(std::move(all[rank]));
-  }
+  made->other_end_.reset(ends[1]);
   return made;
+}
+
+void PieceExchange::connect(std::vector<comm::Parcel>& exchanged,
+                            std::span<const transport::cuda_ipc::DevicePlace> places, int rank) {
+  other_end_.reset();
+  ranks_ = exchanged.size();
+  for (size_t r = 0; r < ranks_; ++r) {
+    if (places[r].process == places[static_cast<size_t>(rank)].process) continue;
+    outboxes_.push_back(std::move(exchanged[r].fds.at(0)));
+  }
 }
 
 uint32_t PieceExchange::most_at_once() const {

@@ -9,10 +9,11 @@
 #include <span>
 #include <vector>
 
-#include "comm/bootstrap/bootstrap.hpp"
 #include "comm/bootstrap/packet.hpp"
+#include "comm/bootstrap/rank_exchange.hpp"
 #include "rondo/status.hpp"
 #include "transport/cuda_ipc/layout.hpp"
+#include "transport/cuda_ipc/placement.hpp"
 #include "transport/memory/unique_fd.hpp"
 
 namespace rondo::device {
@@ -37,9 +38,12 @@ struct Pieces {
 /// One thread at a time.
 class PieceExchange {
  public:
-  /// Every rank calls it. `processes`: by rank, the same number exactly for threads of one process.
-  static Result<std::unique_ptr<PieceExchange>> open(comm::Bootstrap& bootstrap,
-                                                     std::span<const uint64_t> processes);
+  /// open(), an exchange in which every rank's last descriptor is its other_end(), connect().
+  static Result<std::unique_ptr<PieceExchange>> open();
+  int other_end() const { return other_end_.get(); }
+  /// `exchanged`, `places`: by rank. All ranks are on one host.
+  void connect(std::vector<comm::Parcel>& exchanged,
+               std::span<const transport::cuda_ipc::DevicePlace> places, int rank);
 
   /// How many pieces a rank may send before all ranks have received and met, alike on each. The
   /// kernel limits what a user's descriptors on their way may be to RLIMIT_NOFILE, mostly 1024.
@@ -52,6 +56,7 @@ class PieceExchange {
  private:
   PieceExchange() = default;
   transport::UniqueFd inbox_;
+  transport::UniqueFd other_end_;  // of the inbox, until connect()
   size_t ranks_ = 0;
   std::vector<transport::UniqueFd> outboxes_;  // of other processes' ranks
 };

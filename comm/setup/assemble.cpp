@@ -3,19 +3,21 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string>
 #include <system_error>
 #include <utility>
 
+#include "comm/base/bytes.hpp"
 #include "comm/base/clock.hpp"
 #include "comm/board/mirror.hpp"
-#include "comm/bootstrap/interface.hpp"
-#include "comm/bootstrap/share_segment.hpp"
-#include "comm/bootstrap/tcp.hpp"
+#include "comm/bootstrap/shared_segments.hpp"
+#include "comm/control/wire_to_hosts.hpp"
+#include "comm/device/process_memory.hpp"
 #include "comm/setup/transport_decorator.hpp"
 #include "comm/status/mapped_board.hpp"
 #include "transport/pace/pace.hpp"
 #include "transport/route/route.hpp"
-#include "transport/ucx/factory.hpp"
 
 namespace rondo::comm {
 namespace {
@@ -51,31 +53,15 @@ MadeTransport connect_host(const Config& config, int local_rank, const HostSizes
                           .rank = local_rank});
 }
 
-/// `near`, and links over UCX to the ranks of other hosts.
-MadeTransport add_hosts(Bootstrap& bootstrap, const HostSizes& sizes,
-                        std::unique_ptr<transport::Transport> near) {
-  auto far = connect_hosts(
-      bootstrap,
-      {.channels = sizes.fifos.channels, .depth = sizes.depth, .slot_bytes = sizes.slot_bytes});
-  if (!far.ok()) return far.status();
-  const base::HostMap& hosts = bootstrap.hosts();
+/// `near`, and links to the ranks of other hosts.
+MadeTransport add_hosts(const base::HostMap& hosts, int rank,
+                        std::unique_ptr<transport::Transport> near, MadeTransport far) {
+  RONDO_TRY(far.status());
   std::vector<int> local_ranks(static_cast<size_t>(hosts.ranks()), -1);
-  for (const int rank : hosts.ranks_on(hosts.host_of(bootstrap.rank()))) {
-    local_ranks[static_cast<size_t>(rank)] = hosts.local_rank(rank);
+  for (const int member : hosts.ranks_on(hosts.host_of(rank))) {
+    local_ranks[static_cast<size_t>(member)] = hosts.local_rank(member);
   }
   return transport::route(std::move(near), std::move(*far), std::move(local_ranks));
-}
-
-/// On which devices UCX is to be, and where it may listen.
-Status choose_devices(const Bootstrap& bootstrap, transport::ucx::UcxSettings& settings) {
-  const RankHost& here = bootstrap.places()[static_cast<size_t>(bootstrap.rank())];
-  const auto chosen = RONDO_TRY(chosen_interface());
-  const auto ports = RONDO_TRY(port_range());
-  settings.interface = here.interface;
-  settings.all_rdma = !chosen.has_value();
-  settings.first_port = ports.first;
-  settings.last_port = ports.last;
-  return {};
 }
 
 board::Places places_of(const Bootstrap& bootstrap) {
@@ -122,67 +108,105 @@ engine::RunnerOptions runner_options(const HostSizes& sizes, bool several_hosts)
           .cache_bytes = sizes.profile.llc_bytes / 2};
 }
 
+/// What every rank tells the others beside its descriptors.
+struct Offered {
+  bool maps_arenas, copies;  // PeerMemory
+  device::DeviceReach device_reach;
+  std::string address;  // for other hosts
+};
+
+std::string pack(const Offered& offered) {
+  base::ByteWriter packed;
+  packed.put(offered.maps_arenas).put(offered.copies).put(offered.device_reach);
+  return packed.put_text(offered.address).take();
+}
+
+/// Leaves in `memory` what all ranks of this host reach, and in `made` what all devices do. Returns the
+/// addresses.
+Result<std::vector<std::string>> agree(const Bootstrap& bootstrap,
+                                       const std::vector<Parcel>& exchanged, PeerMemory& memory,
+                                       HostLayers& made) {
+  std::vector<std::string> addresses;
+  for (int rank = 0; rank < bootstrap.size(); ++rank) {
+    base::ByteReader reader(exchanged[static_cast<size_t>(rank)].bytes);
+    const auto maps_arenas = reader.get<bool>(), copies = reader.get<bool>();
+    const auto reach = reader.get<device::DeviceReach>();
+    addresses.emplace_back(reader.get_text());
+    if (!reader.is_done()) {
+      return Status(Code::kBootstrap, fmt::format("rank {} offers what makes no sense", rank));
+    }
+    made.device_reach.slowest = std::max(made.device_reach.slowest, reach.slowest);
+    made.device_reach.gpu_direct &= reach.gpu_direct;
+    if (!bootstrap.hosts().share_host(rank, bootstrap.rank())) continue;
+    if (!maps_arenas) memory.arenas.clear();
+    if (!copies) memory.processes.clear();
+  }
+  return addresses;
+}
+
+/// Exchanges all descriptors. Of `made`, the segments and what concerns devices, and the transport.
+Status connect(Bootstrap& bootstrap, const Config& config, const Agreement& settled,
+               PeerMemory memory, const device::OpenedDevice* gpu, HostLayers& made) {
+  const HostSizes& sizes = settled.sizes;
+  const base::HostMap& hosts = bootstrap.hosts();
+  // Several segments, so that a launcher that keeps the board does not keep the FIFOs.
+  SharedSegments segments(bootstrap);
+  RONDO_TRY(segments.add(status::kBoardName, board::Board::bytes_needed(sizes.ranks)));
+  RONDO_TRY(segments.add("rondo", fifo_segment_bytes(sizes)));
+  WireToHosts wire(bootstrap);
+  RONDO_TRY(wire.open(
+      {.channels = sizes.fifos.channels, .depth = sizes.depth, .slot_bytes = sizes.slot_bytes}));
+  Offered own{.maps_arenas = !memory.arenas.empty(),
+              .copies = !memory.processes.empty(),
+              .device_reach = {},
+              .address = wire.address()};
+  if (gpu != nullptr) {
+    RONDO_TRY(segments.add("rondo-device", device::ProcessMemory::control_bytes(sizes.ranks)));
+    std::vector<device::DeviceFacts> all;
+    for (const RankFacts& each : settled.ranks) all.push_back(each.gpu);
+    own.device_reach = RONDO_TRY(device::find_reach(*gpu, all, hosts, bootstrap.rank(),
+                                                    [&] { return wire.reaches_gpus(); }));
+  }
+  made.device_reach = own.device_reach;
+  auto exchanged = RONDO_TRY(bootstrap.all_gather(pack(own), segments.fds()));
+  auto addresses = RONDO_TRY(agree(bootstrap, exchanged, memory, made));
+  auto mapped = RONDO_TRY(segments.take(exchanged));
+  made.board_segment = std::move(mapped[0]);
+  made.fifo_segment = std::move(mapped[1]);
+  if (gpu != nullptr) made.device_control = std::move(mapped[2]);
+  auto transport =
+      connect_host(config, hosts.local_rank(bootstrap.rank()), sizes, made.fifo_segment.base(),
+                   bootstrap.is_one_process(), std::move(memory));
+  if (transport.ok() && hosts.hosts() > 1) {
+    transport = add_hosts(hosts, bootstrap.rank(), std::move(*transport),
+                          wire.connect(std::move(addresses)));
+  }
+  made.transport = RONDO_TRY(std::move(transport));
+  return {};
+}
+
 }  // namespace
 
-Result<bool> wire_reaches_gpus(const Bootstrap& bootstrap) {
-  transport::ucx::UcxSettings settings = {.slot_bytes = 1, .places = {.on_gpu = true}};
-  RONDO_TRY(choose_devices(bootstrap, settings));
-  return transport::ucx::reaches_gpus(settings);
-}
-
-MadeTransport connect_hosts(Bootstrap& bootstrap, transport::ucx::UcxSettings settings) {
-  const base::HostMap& hosts = bootstrap.hosts();
-  RONDO_TRY(choose_devices(bootstrap, settings));
-  auto opened = transport::ucx::open(settings);
-  if (!opened.ok()) return opened.status();
-  auto addresses = bootstrap.all_gather((*opened)->address());
-  if (!addresses.ok()) return addresses.status();
-  std::vector<transport::ucx::PeerAddress> peers(addresses->size());
-  for (int rank = 0; rank < hosts.ranks(); ++rank) {
-    if (hosts.share_host(rank, bootstrap.rank())) continue;
-    const auto r = static_cast<size_t>(rank);
-    peers[r] = {.address = std::move((*addresses)[r]),
-                .name = fmt::format("rank {} on host {}", rank, bootstrap.places()[r].name)};
-  }
-  return transport::ucx::connect(std::move(*opened), bootstrap.rank(), std::move(peers));
-}
-
-Result<HostLayers> assemble(Bootstrap& bootstrap, const Config& config,
-                            const Introduced& introduced, const HostSizes& sizes,
-                            PeerMemory memory) {
-  const int rank = bootstrap.rank();
+Result<HostLayers> assemble(Bootstrap& bootstrap, const Config& config, const Agreement& settled,
+                            PeerMemory memory, const device::OpenedDevice* gpu) {
   HostLayers made;
-  // Two segments, so that a launcher that keeps the board does not keep the FIFOs.
-  auto board =
-      share_segment(bootstrap, status::kBoardName, board::Board::bytes_needed(sizes.ranks));
-  if (!board.ok()) return board.status();
-  made.board_segment = std::move(*board);
-  auto fifos = share_segment(bootstrap, "rondo", fifo_segment_bytes(sizes));
-  if (!fifos.ok()) return fifos.status();
-  made.fifo_segment = std::move(*fifos);
-  const base::HostMap& hosts = bootstrap.hosts();
-  auto transport = connect_host(config, hosts.local_rank(rank), sizes, made.fifo_segment.base(),
-                                introduced.same_process, std::move(memory));
-  if (transport.ok() && hosts.hosts() > 1) {
-    transport = add_hosts(bootstrap, sizes, std::move(*transport));
-  }
-  if (!transport.ok()) return transport.status();
-  made.transport = std::move(*transport);
-  made.board = std::make_unique<board::Board>(made.board_segment.base(), sizes.ranks, rank,
-                                              config.name, places_of(bootstrap));
+  RONDO_TRY(connect(bootstrap, config, settled, std::move(memory), gpu, made));
+  made.board = std::make_unique<board::Board>(made.board_segment.base(), settled.sizes.ranks,
+                                              bootstrap.rank(), config.name, places_of(bootstrap));
   introduce_others(bootstrap, *made.board);
   made.watch = std::make_unique<board::Watch>(*made.board,
                                               [&bootstrap, board = made.board.get()](int first) {
                                                 return find_dead(bootstrap, *board, first);
                                               });
-  if (sizes.paced) made.watch->mention_pace(config.pace);
+  if (settled.sizes.paced) made.watch->mention_pace(config.pace);
   engine::register_for_wakeups();
   try {
-    made.runner = std::make_shared<engine::Runner>(*made.transport, *made.board, *made.watch,
-                                                   runner_options(sizes, hosts.hosts() > 1));
+    made.runner = std::make_shared<engine::Runner>(
+        *made.transport, *made.board, *made.watch,
+        runner_options(settled.sizes, bootstrap.hosts().hosts() > 1));
   } catch (const std::system_error& error) {
-    return Status(Code::kResourceExhausted,
-                  fmt::format("no threads for {} channels: {}", sizes.channels, error.what()));
+    return Status(Code::kResourceExhausted, fmt::format("no threads for {} channels: {}",
+                                                        settled.sizes.channels, error.what()));
   }
   made.watch->show_messages_with(
       [runner = made.runner.get()](int64_t since_ns) { runner->lanes().show(since_ns); });

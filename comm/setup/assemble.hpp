@@ -1,16 +1,16 @@
-// Setup, last step: the shared segments and the host's layers over them.
+// Setup, fifth step: the shared segments and the host's layers over them.
 #pragma once
 
 #include <memory>
 
 #include "comm/board/board.hpp"
+#include "comm/device/opened_device.hpp"
 #include "comm/health/watch.hpp"
 #include "comm/host/runner.hpp"
 #include "comm/setup/reach.hpp"
-#include "comm/setup/sizes.hpp"
+#include "comm/setup/settle.hpp"
 #include "transport/link.hpp"
 #include "transport/memory/segment.hpp"
-#include "transport/ucx/factory.hpp"
 
 namespace rondo::comm {
 
@@ -18,25 +18,19 @@ namespace rondo::comm {
 struct HostLayers {
   transport::Segment board_segment;
   transport::Segment fifo_segment;
+  transport::Segment device_control;  // of ProcessMemory::control_bytes(), where there are devices
+  device::DeviceReach device_reach{};
   std::unique_ptr<transport::Transport> transport;
   std::unique_ptr<board::Board> board;
   std::unique_ptr<board::Watch> watch;
   std::shared_ptr<engine::Runner> runner;
 };
 
-/// Every rank calls it at the same point. kUnavailable: several hosts, and nothing that connects them. `config`: with rank 0's settings, and the name that readers
-/// of the board see. REQUIRES: `bootstrap` outlives the layers. kResourceExhausted: no memory, no
-/// threads.
-Result<HostLayers> assemble(Bootstrap& bootstrap, const Config& config,
-                            const Introduced& introduced, const HostSizes& sizes,
-                            PeerMemory memory);
-
-/// Links over UCX from this rank to those of other hosts, and to no others. `settings`: of the links;
-/// what says where UCX may listen is chosen here. Every rank calls it at the same point.
-Result<std::unique_ptr<transport::Transport>> connect_hosts(Bootstrap& bootstrap,
-                                                            transport::ucx::UcxSettings settings);
-
-/// Whether these links can go by GPUDirect (transport::ucx::reaches_gpus()).
-Result<bool> wire_reaches_gpus(const Bootstrap& bootstrap);
+/// Every rank calls it at the same point. Takes one exchange, in which ranks give all descriptors.
+/// `config`: with rank 0's settings, and the name that readers of the board see. `gpu`: null without a
+/// device. REQUIRES: `bootstrap` outlives the layers. kUnavailable: several hosts, and nothing that
+/// connects them. kResourceExhausted: no memory, no threads.
+Result<HostLayers> assemble(Bootstrap& bootstrap, const Config& config, const Agreement& settled,
+                            PeerMemory memory, const device::OpenedDevice* gpu);
 
 }  // namespace rondo::comm

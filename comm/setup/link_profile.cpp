@@ -33,9 +33,7 @@ Result<tuner::LinkProfile> link_profile(const ProfileQuery& where) {
                            .channels = where.channels,
                            .cores = where.cpus};
   if (!where.pace.empty()) {
-    auto pacing = transport::parse_pace(where.pace);
-    if (!pacing.ok()) return pacing.status();
-    ranks.wire = *pacing;
+    ranks.wire = RONDO_TRY(transport::parse_pace(where.pace));
   }
   return tuner::profile_of(ranks, where.links);
 }

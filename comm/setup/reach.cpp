@@ -37,13 +37,9 @@ uint64_t arena_addresses(const Bootstrap& bootstrap, std::span<const int> member
 }
 
 /// False, with a warning: some arena could not be mapped.
-Result<bool> map_arenas(Bootstrap& bootstrap, std::span<const int> members,
-                        const std::vector<RankFacts>& ranks,
-                        std::vector<transport::ArenaView>& arenas) {
-  auto own = transport::export_arena();
-  if (!own.ok()) return own.status();
-  auto fds = bootstrap.all_gather_fds(own->fd);
-  if (!fds.ok()) return fds.status();
+bool map_arenas(const Bootstrap& bootstrap, std::span<const int> members,
+                const std::vector<RankFacts>& ranks, std::vector<Parcel>& exchanged,
+                std::vector<transport::ArenaView>& arenas) {
   arenas.resize(members.size());
   const uint64_t addresses = arena_addresses(bootstrap, members, ranks);
   const bool fits = addresses <= transport::kArenaAddresses;
@@ -59,10 +55,11 @@ Result<bool> map_arenas(Bootstrap& bootstrap, std::span<const int> members,
   for (size_t local = 0; local < members.size(); ++local) {
     const int r = members[local];
     const uint64_t bytes = ranks[static_cast<size_t>(r)].arena_bytes;
+    std::vector<transport::UniqueFd>& fds = exchanged[static_cast<size_t>(r)].fds;
     if (r == bootstrap.rank()) {
       arenas[local] = transport::own_arena();
-    } else if (mapped && (*fds)[local].valid() && bytes > 0) {
-      auto view = transport::attach_arena(std::move((*fds)[local]), bytes);
+    } else if (mapped && !fds.empty() && bytes > 0) {
+      auto view = transport::attach_arena(std::move(fds[0]), bytes);
       if (view.ok()) {
         arenas[local] = std::move(*view);
         continue;
@@ -78,30 +75,23 @@ Result<bool> map_arenas(Bootstrap& bootstrap, std::span<const int> members,
 
 }  // namespace
 
-Result<PeerMemory> reach_peers(Bootstrap& bootstrap, const Introduced& introduced) {
-  auto process_copy = allows_process_copy();
-  if (!process_copy.ok()) return process_copy.status();
-  PeerMemory memory;
-  const base::HostMap& hosts = bootstrap.hosts();
-  const std::span<const int> members = hosts.ranks_on(hosts.host_of(bootstrap.rank()));
-  auto mapped = map_arenas(bootstrap, members, introduced.ranks, memory.arenas);
-  if (!mapped.ok()) return mapped.status();
+Result<PeerMemory> reach_peers(const Bootstrap& bootstrap, const std::vector<RankFacts>& ranks,
+                               std::vector<Parcel>& exchanged) {
   // Threads of one process reach each other's memory without the kernel; a pace delays no
   // copies by the kernel.
-  bool copies = *process_copy && !introduced.same_process && introduced.ranks[0].pace[0] == '\0';
+  bool copies =
+      RONDO_TRY(allows_process_copy()) && !bootstrap.is_one_process() && ranks[0].pace[0] == '\0';
+  PeerMemory memory;
+  const std::span<const int> members = bootstrap.local_ranks();
+  const bool mapped = map_arenas(bootstrap, members, ranks, exchanged, memory.arenas);
   for (const int member : members) {
-    const transport::shm::Probe& probe = introduced.ranks[static_cast<size_t>(member)].probe;
+    const transport::shm::Probe& probe = ranks[static_cast<size_t>(member)].probe;
     const Peer& peer = bootstrap.peers()[static_cast<size_t>(member)];
     memory.processes.push_back({.pid = probe.pid, .pidfd = peer.pidfd.shared()});
     copies = copies && transport::shm::reaches(memory.processes.back(), probe);
   }
-  auto all = bootstrap.all_gather(std::string{*mapped ? '1' : '0', copies ? '1' : '0'});
-  if (!all.ok()) return all.status();
-  for (const int member : members) {
-    const std::string& answer = (*all)[static_cast<size_t>(member)];
-    if (answer.at(0) != '1') memory.arenas.clear();
-    if (answer.at(1) != '1') memory.processes.clear();
-  }
+  if (!mapped) memory.arenas.clear();
+  if (!copies) memory.processes.clear();
   return memory;
 }
 

@@ -1,20 +1,25 @@
-// Setup, first step: the Config as the caller gave it, completed from the environment and checked.
+// Setup, third step: what follows from the facts of all ranks. Pure: every rank decides alike.
 #pragma once
 
-#include <chrono>
+#include <span>
+#include <vector>
 
-#include "rondo/communicator.hpp"
-#include "rondo/status.hpp"
+#include "comm/setup/facts.hpp"
+#include "comm/setup/sizes.hpp"
 
 namespace rondo::comm {
 
-/// Fills in what RONDO_ variables set, and checks all that one rank can check alone. `agreed`: of a
-/// communicator made from another one, whose ranks have agreed on pace, algorithm and `reproducible`;
-/// variables do not change these. kInvalidArgument, kUnavailable.
-Status settle(Config& config, bool agreed);
+struct Agreement {
+  std::vector<RankFacts> ranks;  // [rank]
+  AgreedLinks links;             // rank 0's, for a host with a core for every rank
+  HostSizes sizes;
+  /// Rank 0's: no other communicator has it.
+  uint64_t token() const { return ranks[0].token; }
+};
 
-/// RONDO_HOST_TIMEOUT, ten seconds by default: after this time without a message from a host its ranks
-/// count as lost. kInvalidArgument.
-Result<std::chrono::milliseconds> longest_silence();
+/// `facts`: what exchange_facts() has given. Puts rank 0's settings into `config`. kBootstrap: another version of rondo;
+/// kInvalidArgument: a device on some ranks only.
+Result<Agreement> settle(std::span<const Parcel> facts, const base::HostMap& hosts, int rank,
+                         Config& config);
 
 }  // namespace rondo::comm

@@ -11,8 +11,8 @@ void check_payload(const std::string& payload, size_t ranks) {
   const Status status = comm::unpack_status(payload);
   must(!status.ok(), "a payload is never a success");
   must(status.message().size() <= comm::kMaxStatusBytes, "a text is bounded");
-  const auto blobs = comm::unpack_blobs(payload, ranks);
-  if (blobs) must(comm::pack_blobs(*blobs) == payload, "blobs are all of the payload");
+  const auto parcels = comm::unpack_parcels(payload, ranks);
+  if (parcels) must(comm::pack_parcels(*parcels) == payload, "parcels are all of the payload");
 }
 
 }  // namespace
@@ -48,18 +48,19 @@ void run(std::string_view input) {
 
 std::vector<std::string> seeds() {
   const std::string error = comm::pack_status({Code::kTimeout, "rank 3 did not come"});
-  const std::string blobs = comm::pack_blobs({"one", "", std::string(50, 'x')});
+  const std::string parcels =
+      comm::pack_parcels({{.bytes = "one"}, {.bytes = ""}, {.bytes = std::string(50, 'x')}});
   std::vector<std::string> seeds;
   for (const char options : {'\x30', '\x32'}) {
     seeds.push_back(std::string{options, '\x09'} + frame_bytes(comm::FrameKind::kError, 0, error) +
-                    frame_bytes(comm::FrameKind::kGather, 1, blobs) +
+                    frame_bytes(comm::FrameKind::kGather, 1, parcels) +
                     frame_bytes(comm::FrameKind::kControl, 7, "payload"));
   }
   comm::FrameMac mac(comm::key_of("s3cret"));
   std::string stream{'\x31', '\xff'};
   stream += frame_with_codes(mac, comm::FrameKind::kError, 0, error);
   stream += frame_with_codes(mac, comm::FrameKind::kBarrier, 1, "");
-  stream += frame_with_codes(mac, comm::FrameKind::kGather, 2, blobs);
+  stream += frame_with_codes(mac, comm::FrameKind::kGather, 2, parcels);
   seeds.push_back(stream);
   return seeds;
 }

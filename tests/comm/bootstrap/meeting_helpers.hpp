@@ -54,6 +54,24 @@ inline comm::Bootstrap must_meet(const comm::Identity& id,
   return std::move(*met);
 }
 
+/// Every rank's descriptor on this host, by local rank; -1: this one gives none.
+inline Result<std::vector<transport::UniqueFd>> all_gather_fds(comm::Bootstrap& met, int fd) {
+  auto all = RONDO_TRY(met.all_gather({}, {&fd, fd >= 0 ? 1u : 0u}));
+  std::vector<transport::UniqueFd> fds;
+  for (const int rank : met.local_ranks()) {
+    std::vector<transport::UniqueFd>& given = all[static_cast<size_t>(rank)].fds;
+    testing::expect(given.size() <= 1, "one descriptor");
+    fds.push_back(given.empty() ? transport::UniqueFd() : std::move(given[0]));
+  }
+  return fds;
+}
+
+/// That of the host's first rank; the others give none.
+inline Result<transport::UniqueFd> broadcast_fd(comm::Bootstrap& met, int fd) {
+  auto fds = RONDO_TRY(all_gather_fds(met, fd));
+  return std::move(fds[0]);
+}
+
 /// This rank meets the others, and exchanges something with them.
 inline void meet(const comm::Identity& id) {
   testing::expect(must_meet(id).barrier().ok(), "barrier");

@@ -64,11 +64,11 @@ void meet_and_exchange(const Identity& id, const std::string& name = "world") {
   expect(blobs.ok(), blobs.status().to_string());
   // Descriptors go over the unix socket that the ranks have agreed on.
   UniqueFd own(open("/dev/null", O_RDWR | O_CLOEXEC));
-  auto fds = met.all_gather_fds(own.get());
+  auto fds = all_gather_fds(met, own.get());
   expect(fds.ok(), fds.status().to_string());
   for (int i = 0; i < id.world_size; ++i) {
     const auto at = static_cast<size_t>(i);
-    expect_eq((*blobs)[at], name + std::to_string(i), "blob");
+    expect_eq((*blobs)[at].bytes, name + std::to_string(i), "blob");
     expect_eq((*fds)[at].valid(), i != id.rank, "descriptor");
     expect_eq(met.peers()[at].pidfd.valid(), !met.peers()[at].same_process, "pidfd");
   }
@@ -123,12 +123,12 @@ TEST_CASE("ranks in containers of their own see each other live and die", "[tcp]
     in_container([&] {
       expect_eq(getpid(), 1, "every rank is pid 1 to itself");
       Bootstrap met = must_meet(tcp_identity(rank, 3, port));
+      expect(met.barrier().ok(), "barrier");
       for (int i = 0; i < 3; ++i) {
         const comm::Peer& peer = met.peers()[static_cast<size_t>(i)];
         expect_eq(peer.same_process, i == rank, "same process");
         expect_eq(peer.pidfd.valid(), i != rank, "pidfd");
       }
-      expect(met.barrier().ok(), "barrier");
       if (rank == 2) return;  // its end is what the others wait for
       pollfd ended{met.peers()[2].pidfd.get(), POLLIN, 0};
       expect(poll(&ended, 1, 30'000) == 1, "rank 2 does not end");
@@ -435,9 +435,10 @@ TEST_CASE("ranks of several hosts exchange blobs with all, and descriptors on th
     Bootstrap met = must_meet(tcp_identity(rank, 6, port));
     expect(met.hosts() == base::HostMap({0, 0, 1, 0, 0, 1}), "hosts");
     auto blobs = met.all_gather("of " + std::to_string(rank));
-    expect(blobs.ok() && blobs->size() == 6 && (*blobs)[5] == "of 5", blobs.status().to_string());
+    expect(blobs.ok() && blobs->size() == 6 && (*blobs)[5].bytes == "of 5",
+           blobs.status().to_string());
     const UniqueFd own(memfd_create(std::to_string(rank).c_str(), MFD_CLOEXEC));
-    auto fds = met.all_gather_fds(own.get());
+    auto fds = all_gather_fds(met, own.get());
     expect(fds.ok(), fds.status().to_string());
     const auto members = met.hosts().ranks_on(met.hosts().host_of(rank));
     expect_eq(fds->size(), members.size(), "descriptors");
@@ -447,7 +448,7 @@ TEST_CASE("ranks of several hosts exchange blobs with all, and descriptors on th
       const bool has_pidfd = met.peers()[static_cast<size_t>(members[local])].pidfd.valid();
       expect_eq(has_pidfd, !is_own, "pidfd of each other rank of the host");
     }
-    auto first = met.broadcast_fd(met.is_first_on_host() ? own.get() : -1);
+    auto first = broadcast_fd(met, met.is_first_on_host() ? own.get() : -1);
     expect(first.ok() && first->valid() != met.is_first_on_host(), first.status().to_string());
     expect(met.barrier().ok(), "barrier");
     expect_eq(met.take_control().size(), rank == 0 || rank == 2 ? size_t{1} : size_t{0},
@@ -464,7 +465,7 @@ TEST_CASE("a failure on one of several hosts reaches all, with the rank's own nu
     auto met = Bootstrap::meet(tcp_identity(rank, 6, port), "world", kLong);
     Status status = met.status();  // others may still meet when rank 5 fails
     if (rank == 5 && status.ok()) met->fail(Status(Code::kSystem, "no luck"));
-    if (status.ok()) status = met->all_gather_fds(-1).status();
+    if (status.ok()) status = all_gather_fds(*met, -1).status();
     if (status.ok()) status = met->barrier();
     expect_failure(status, Code::kSystem, {rank == 5 ? "no luck" : "rank 5: no luck"});
   }));

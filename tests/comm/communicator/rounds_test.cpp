@@ -24,8 +24,8 @@ void expect_rounds(const std::string& place, int rounds) {
 
 TEST_CASE("ranks of one host are set up in four rounds", "[any_links]") {
   const TempDirectory directory;
-  expect_rounds(directory.path(), 8);
-  expect_rounds(loopback_place(directory.path()), 10);  // they find out that they share it
+  expect_rounds(directory.path(), 4);
+  expect_rounds(loopback_place(directory.path()), 6);  // they find out that they share it
 }
 
 TEST_CASE("ranks of several hosts are set up in six rounds", "[any_links]") {
@@ -35,7 +35,7 @@ TEST_CASE("ranks of several hosts are set up in six rounds", "[any_links]") {
   setenv("UCX_TLS", "tcp", 1);
   setenv("UCX_NET_DEVICES", "lo", 1);
   const TempDirectory directory;
-  expect_rounds(loopback_place(directory.path()), 11);
+  expect_rounds(loopback_place(directory.path()), 6);
   comm::pretend_host = saved;
 }
 

@@ -17,11 +17,8 @@ constexpr size_t kMiB = size_t{1} << 20;
 
 FifoSizes sizes_of(const base::HostMap& hosts, int rank, int busiest, int cpus,
                    const Config& config = {}) {
-  Introduced introduced{};
-  introduced.busiest = {.ranks = busiest, .cpus = cpus};
-  introduced.cpus = cpus;
-  introduced.links.profile = tuner::shared_memory_profile();
-  return size_up(introduced, config, hosts, rank).fifos;
+  const CpuShares shares{.cpus = cpus, .busiest = {.ranks = busiest, .cpus = cpus}};
+  return size_up(shares, tuner::shared_memory_profile(), config, hosts, rank).fifos;
 }
 
 TEST_CASE(

@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "comm/bootstrap/bootstrap.hpp"
+#include "comm/bootstrap/rank_exchange.hpp"
+#include "comm/device/opened_device.hpp"
 #include "comm/setup/link_profile.hpp"
 #include "rondo/communicator.hpp"
 #include "rondo/status.hpp"
@@ -35,25 +37,25 @@ struct RankFacts {
   int32_t device;        // -1: none
   int32_t granted_cpus;  // by its control group; those of a host's first rank count for the host
   transport::shm::Probe probe;
-  uint32_t cpu_mask_bytes;  // follow the facts: kernels::allowed_cpus()
+  device::DeviceFacts gpu;  // where there is a device
 };
 
-struct Introduced {
-  std::vector<RankFacts> ranks;  // [rank]
-  int cpus;                      // that the ranks of this host together may use
-  /// The host with the most ranks for a CPU; equal on all ranks.
-  struct {
-    int ranks, cpus;
-  } busiest;
-  AgreedLinks links;  // rank 0's, for a host with a core for every rank
-  bool same_process;  // all ranks are threads of this one
-  uint64_t token;     // rank 0's: no other communicator has it
+/// Those of one rank, with what has no fixed size.
+struct FullFacts {
+  RankFacts rank;
+  std::string cpu_mask;  // kernels::allowed_cpus()
+  std::string links;     // rank 0's link profile
 };
 
-/// Exchanges the facts, and puts rank 0's settings into `config`. `inherited`: the links of the
-/// communicator that this one is made from; without them rank 0 reads Config::links.
-/// kBootstrap: another version of rondo; kInvalidArgument: a device on some ranks only.
-Result<Introduced> introduce(Bootstrap& bootstrap, Config& config,
-                             const std::optional<AgreedLinks>& inherited);
+/// Gives this rank's facts, and its process's arena as a descriptor; returns what all ranks have given.
+/// `inherited`: the links of the communicator that this one is made from; without them rank 0 reads
+/// Config::links. `gpu`: null without a device.
+Result<std::vector<Parcel>> exchange_facts(RankExchange& ranks, const Config& config,
+                                           const std::optional<AgreedLinks>& inherited,
+                                           const device::DeviceFacts* gpu);
+
+std::string pack(const FullFacts& facts);
+/// Nothing: another version of rondo has packed them.
+std::optional<FullFacts> unpack_facts(std::string_view bytes);
 
 }  // namespace rondo::comm
