@@ -16,8 +16,8 @@
 
 #include "comm/base/this_process.hpp"
 #include "comm/board/board.hpp"
-#include "comm/bootstrap/bootstrap.hpp"
-#include "comm/bootstrap/roll_call.hpp"
+#include "comm/bootstrap/rendezvous/roll_call.hpp"
+#include "comm/bootstrap/session/bootstrap.hpp"
 #include "comm/control/agent.hpp"
 #include "comm/control/endings.hpp"
 #include "comm/executor.hpp"

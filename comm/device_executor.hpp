@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "comm/bootstrap/bootstrap.hpp"
+#include "comm/bootstrap/session/bootstrap.hpp"
 #include "comm/device/device_runner.hpp"
 #include "comm/executor.hpp"
 #include "comm/host_executor.hpp"

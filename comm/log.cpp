@@ -13,7 +13,7 @@
 #include <string>
 
 #include "comm/base/hold_across_fork.hpp"
-#include "comm/bootstrap/launchers.hpp"
+#include "comm/base/variables.hpp"
 #include "rondo/rondo.h"
 
 namespace rondo {

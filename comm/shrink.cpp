@@ -1,5 +1,5 @@
 // A communicator of the ranks that are left of one that has failed. Two phases: the roll call decides
-// which they are (bootstrap/roll_call.hpp), and these meet as a split's part does. When one of them
+// which they are (bootstrap/rendezvous/roll_call.hpp), and these meet as a split's part does. When one of them
 // ends in the second phase, both are repeated.
 //
 // Whether such a communicator exists is decided where a rank passes the last exchange of setting it up.
@@ -19,8 +19,8 @@
 
 #include "comm/base/limits.hpp"
 #include "comm/base/refuse.hpp"
-#include "comm/bootstrap/environment.hpp"
-#include "comm/bootstrap/meeting.hpp"
+#include "comm/bootstrap/identity/environment.hpp"
+#include "comm/bootstrap/rendezvous/meeting.hpp"
 #include "comm/communicator_impl.hpp"
 
 namespace rondo {

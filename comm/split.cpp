@@ -10,7 +10,7 @@
 #include "comm/base/guarded.hpp"
 #include "comm/base/printable.hpp"
 #include "comm/base/refuse.hpp"
-#include "comm/bootstrap/meeting.hpp"
+#include "comm/bootstrap/rendezvous/meeting.hpp"
 #include "comm/communicator_impl.hpp"
 
 namespace rondo {

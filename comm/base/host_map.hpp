@@ -1,4 +1,4 @@
-// Which rank is on which host. What counts as one host is decided elsewhere (bootstrap/host.hpp):
+// Which rank is on which host. What counts as one host is decided elsewhere (bootstrap/identity/host.hpp):
 // its ranks share memory.
 #pragma once
 

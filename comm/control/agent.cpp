@@ -23,8 +23,8 @@
 #include "comm/base/clock.hpp"
 #include "comm/base/guarded.hpp"
 #include "comm/base/process.hpp"
-#include "comm/bootstrap/rendezvous.hpp"
-#include "comm/bootstrap/star.hpp"
+#include "comm/bootstrap/rendezvous/rendezvous.hpp"
+#include "comm/bootstrap/session/star.hpp"
 #include "comm/health/process_state.hpp"
 #include "rondo/log.hpp"
 

@@ -16,8 +16,8 @@
 
 #include "comm/board/board.hpp"
 #include "comm/board/mirror.hpp"
-#include "comm/bootstrap/closed_in_children.hpp"
-#include "comm/bootstrap/meeting.hpp"
+#include "comm/bootstrap/connection/closed_in_children.hpp"
+#include "comm/bootstrap/rendezvous/meeting.hpp"
 #include "comm/control/reconnector.hpp"
 #include "transport/memory/unique_fd.hpp"
 

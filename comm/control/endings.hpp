@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "comm/board/board.hpp"
-#include "comm/bootstrap/bootstrap.hpp"
+#include "comm/bootstrap/session/bootstrap.hpp"
 #include "comm/control/port_probe.hpp"
 
 namespace rondo::comm {

@@ -8,7 +8,7 @@
 #include <cerrno>
 
 #include "comm/base/clock.hpp"
-#include "comm/bootstrap/interface.hpp"
+#include "comm/bootstrap/connection/interface.hpp"
 
 namespace rondo::comm {
 namespace {

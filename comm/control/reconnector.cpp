@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "comm/base/guarded.hpp"
-#include "comm/bootstrap/meeting.hpp"
-#include "comm/bootstrap/rendezvous.hpp"
+#include "comm/bootstrap/rendezvous/meeting.hpp"
+#include "comm/bootstrap/rendezvous/rendezvous.hpp"
 #include "comm/control/port_probe.hpp"
 
 namespace rondo::comm {

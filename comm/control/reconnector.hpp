@@ -6,9 +6,9 @@
 #include <memory>
 #include <optional>
 
-#include "comm/bootstrap/bootstrap.hpp"
-#include "comm/bootstrap/connection.hpp"
-#include "comm/bootstrap/environment.hpp"
+#include "comm/bootstrap/connection/connection.hpp"
+#include "comm/bootstrap/identity/environment.hpp"
+#include "comm/bootstrap/session/bootstrap.hpp"
 
 namespace rondo::comm {
 

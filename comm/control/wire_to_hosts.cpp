@@ -4,8 +4,8 @@
 
 #include <utility>
 
-#include "comm/bootstrap/interface.hpp"
-#include "comm/bootstrap/tcp.hpp"
+#include "comm/bootstrap/connection/interface.hpp"
+#include "comm/bootstrap/connection/tcp.hpp"
 
 namespace rondo::comm {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/bootstrap/bootstrap.hpp"
+#include "comm/bootstrap/session/bootstrap.hpp"
 #include "transport/link.hpp"
 #include "transport/ucx/factory.hpp"
 

@@ -13,7 +13,7 @@
 
 #include "comm/base/bytes.hpp"
 #include "comm/base/refuse.hpp"
-#include "comm/bootstrap/shared_segments.hpp"
+#include "comm/bootstrap/session/shared_segments.hpp"
 #include "comm/control/wire_to_hosts.hpp"
 #include "rondo/log.hpp"
 

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/bootstrap/bootstrap.hpp"
+#include "comm/bootstrap/session/bootstrap.hpp"
 #include "comm/control/wire_to_hosts.hpp"
 #include "comm/device/backend.hpp"
 #include "comm/device/device_group.hpp"

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "comm/bootstrap/connection.hpp"
+#include "comm/bootstrap/connection/connection.hpp"
 
 namespace rondo::device {
 

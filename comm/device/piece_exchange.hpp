@@ -9,8 +9,8 @@
 #include <span>
 #include <vector>
 
-#include "comm/bootstrap/packet.hpp"
-#include "comm/bootstrap/rank_exchange.hpp"
+#include "comm/bootstrap/connection/packet.hpp"
+#include "comm/bootstrap/session/rank_exchange.hpp"
 #include "rondo/status.hpp"
 #include "transport/cuda_ipc/layout.hpp"
 #include "transport/cuda_ipc/placement.hpp"

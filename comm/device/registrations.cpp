@@ -12,7 +12,7 @@
 
 #include "comm/base/clock.hpp"
 #include "comm/base/refuse.hpp"
-#include "comm/bootstrap/connection.hpp"
+#include "comm/bootstrap/connection/connection.hpp"
 #include "rondo/log.hpp"
 
 namespace rondo::device {

@@ -9,7 +9,7 @@
 
 #include <cerrno>
 
-#include "comm/bootstrap/connection.hpp"
+#include "comm/bootstrap/connection/connection.hpp"
 #include "comm/launch/console.hpp"
 #include "comm/launch/signals.hpp"
 

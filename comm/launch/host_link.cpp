@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <iterator>
 
-#include "comm/bootstrap/interface.hpp"
+#include "comm/bootstrap/connection/interface.hpp"
 #include "comm/launch/child.hpp"
 
 namespace rondo::run {

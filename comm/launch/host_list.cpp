@@ -10,7 +10,7 @@
 #include "comm/base/limits.hpp"
 #include "comm/base/printable.hpp"
 #include "comm/base/refuse.hpp"
-#include "comm/bootstrap/launchers.hpp"
+#include "comm/base/variables.hpp"
 
 namespace rondo::run {
 namespace {

@@ -25,7 +25,7 @@
 #include "comm/base/flush_stdout.hpp"
 #include "comm/base/limits.hpp"
 #include "comm/base/printable.hpp"
-#include "comm/bootstrap/interface.hpp"
+#include "comm/bootstrap/connection/interface.hpp"
 #include "comm/launch/console.hpp"
 #include "comm/launch/host_list.hpp"
 #include "comm/launch/hosts_job.hpp"

@@ -15,8 +15,8 @@
 #include <sstream>
 
 #include "comm/base/printable.hpp"
-#include "comm/bootstrap/launchers.hpp"
-#include "comm/bootstrap/tcp.hpp"
+#include "comm/base/variables.hpp"
+#include "comm/bootstrap/connection/tcp.hpp"
 #include "comm/launch/frames.hpp"
 #include "comm/launch/signals.hpp"
 

@@ -11,7 +11,7 @@
 #include "comm/base/bytes.hpp"
 #include "comm/base/clock.hpp"
 #include "comm/board/mirror.hpp"
-#include "comm/bootstrap/shared_segments.hpp"
+#include "comm/bootstrap/session/shared_segments.hpp"
 #include "comm/control/wire_to_hosts.hpp"
 #include "comm/device/process_memory.hpp"
 #include "comm/setup/transport_decorator.hpp"

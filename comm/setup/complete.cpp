@@ -11,7 +11,7 @@
 #include "comm/algorithms/algorithm.hpp"
 #include "comm/base/limits.hpp"
 #include "comm/base/refuse.hpp"
-#include "comm/bootstrap/launchers.hpp"
+#include "comm/base/variables.hpp"
 #include "comm/setup/facts.hpp"
 #include "comm/setup/link_profile.hpp"
 #include "transport/pace/pace.hpp"

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/bootstrap/rank_exchange.hpp"
+#include "comm/bootstrap/session/rank_exchange.hpp"
 #include "comm/device/opened_device.hpp"
 #include "comm/setup/link_profile.hpp"
 #include "rondo/communicator.hpp"

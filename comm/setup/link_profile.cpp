@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "comm/bootstrap/launchers.hpp"
+#include "comm/base/variables.hpp"
 #include "comm/topology/topology.hpp"
 #include "comm/tuner/default_profile.hpp"
 #include "transport/pace/pace.hpp"

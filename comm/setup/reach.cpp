@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "comm/base/refuse.hpp"
-#include "comm/bootstrap/launchers.hpp"
+#include "comm/base/variables.hpp"
 #include "rondo/log.hpp"
 
 namespace rondo::comm {

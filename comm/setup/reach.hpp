@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "comm/bootstrap/bootstrap.hpp"
+#include "comm/bootstrap/session/bootstrap.hpp"
 #include "comm/setup/facts.hpp"
 #include "transport/memory/arena.hpp"
 #include "transport/shm/process_copy.hpp"

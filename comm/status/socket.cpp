@@ -22,9 +22,9 @@
 #include <string_view>
 
 #include "comm/base/printable.hpp"
-#include "comm/bootstrap/launchers.hpp"
-#include "comm/bootstrap/packet.hpp"
-#include "comm/bootstrap/rendezvous.hpp"
+#include "comm/base/variables.hpp"
+#include "comm/bootstrap/connection/packet.hpp"
+#include "comm/bootstrap/rendezvous/rendezvous.hpp"
 
 namespace rondo::status {
 namespace {

@@ -1,6 +1,7 @@
 // FrameParser over a stream as a stranger sends it, without and with codes; and what the frames
 // carry. Input: options, size of the pieces, stream.
-#include "comm/bootstrap/wire.hpp"
+#include "comm/bootstrap/connection/wire.hpp"
+#include "comm/bootstrap/session/rank_exchange.hpp"
 #include "tests/comm/bootstrap/frame_helpers.hpp"
 #include "tests/fuzz/fuzz.hpp"
 

@@ -1,5 +1,5 @@
 // Hellos and challenges. Input: a hello and a challenge, cut anywhere.
-#include "comm/bootstrap/wire.hpp"
+#include "comm/bootstrap/connection/wire.hpp"
 #include "tests/comm/bootstrap/meeting_helpers.hpp"
 #include "tests/fuzz/fuzz.hpp"
 

@@ -3,7 +3,7 @@
 // what to do there.
 #include <algorithm>
 
-#include "comm/bootstrap/wire.hpp"
+#include "comm/bootstrap/connection/wire.hpp"
 #include "tests/comm/bootstrap/frame_helpers.hpp"
 #include "tests/fuzz/fuzz.hpp"
 

@@ -1,5 +1,5 @@
 // Ids, and what the caller's all-gather returns. Input: option, then an id, or the blobs of 3 ranks.
-#include "comm/bootstrap/unique_id.hpp"
+#include "comm/bootstrap/identity/unique_id.hpp"
 
 #include "tests/fuzz/fuzz.hpp"
 

@@ -1,13 +1,13 @@
 // Two connections to each other: what passes, what is queued for a peer that does not read, and how
 // a vanished host or a changed stream shows.
-#include "comm/bootstrap/connection.hpp"
+#include "comm/bootstrap/connection/connection.hpp"
 
 #include <linux/filter.h>
 #include <sys/resource.h>
 
 #include <string>
 
-#include "comm/bootstrap/rendezvous.hpp"
+#include "comm/bootstrap/rendezvous/rendezvous.hpp"
 #include "tests/comm/bootstrap/frame_helpers.hpp"
 #include "tests/comm/bootstrap/tcp_helpers.hpp"
 #include "tests/harness/catch.hpp"

@@ -1,5 +1,5 @@
 // Who a rank thinks it is: every launcher's variables, and every way in which they can be wrong.
-#include "comm/bootstrap/environment.hpp"
+#include "comm/bootstrap/identity/environment.hpp"
 
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 // The codes of a TCP connection's frames, without a socket.
 #include <vector>
 
-#include "comm/bootstrap/wire.hpp"
+#include "comm/bootstrap/connection/wire.hpp"
 #include "tests/comm/bootstrap/frame_helpers.hpp"
 #include "tests/comm/bootstrap/meeting_helpers.hpp"
 #include "tests/harness/catch.hpp"

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/bootstrap/wire.hpp"
+#include "comm/bootstrap/connection/wire.hpp"
 #include "tests/comm/bootstrap/meeting_helpers.hpp"
 
 namespace rondo {

@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "comm/bootstrap/bootstrap.hpp"
+#include "comm/bootstrap/session/bootstrap.hpp"
 #include "tests/comm/bootstrap/frame_helpers.hpp"
 #include "tests/comm/bootstrap/proxy.hpp"
 #include "tests/comm/bootstrap/tcp_helpers.hpp"

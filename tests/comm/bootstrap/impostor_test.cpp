@@ -8,7 +8,7 @@
 #include <functional>
 #include <thread>
 
-#include "comm/bootstrap/bootstrap.hpp"
+#include "comm/bootstrap/session/bootstrap.hpp"
 #include "rondo/log.hpp"
 #include "tests/comm/bootstrap/frame_helpers.hpp"
 #include "tests/comm/bootstrap/tcp_helpers.hpp"

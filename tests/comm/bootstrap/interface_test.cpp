@@ -1,11 +1,11 @@
 // Which interface other hosts are to use, and listeners at it: on hosts with two networks.
-#include "comm/bootstrap/interface.hpp"
+#include "comm/bootstrap/connection/interface.hpp"
 
 #include <stdlib.h>
 #include <sys/socket.h>
 
-#include "comm/bootstrap/bootstrap.hpp"
-#include "comm/bootstrap/tcp.hpp"
+#include "comm/bootstrap/connection/tcp.hpp"
+#include "comm/bootstrap/session/bootstrap.hpp"
 #include "tests/comm/bootstrap/tcp_helpers.hpp"
 #include "tests/harness/hosts.hpp"
 

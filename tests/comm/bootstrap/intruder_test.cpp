@@ -13,8 +13,8 @@
 #include <functional>
 #include <random>
 
-#include "comm/bootstrap/bootstrap.hpp"
-#include "comm/bootstrap/wire.hpp"
+#include "comm/bootstrap/connection/wire.hpp"
+#include "comm/bootstrap/session/bootstrap.hpp"
 #include "tests/comm/bootstrap/frame_helpers.hpp"
 #include "tests/comm/bootstrap/meeting_helpers.hpp"
 #include "tests/harness/catch.hpp"

@@ -14,9 +14,9 @@
 #include <thread>
 #include <vector>
 
-#include "comm/bootstrap/bootstrap.hpp"
-#include "comm/bootstrap/environment.hpp"
-#include "comm/bootstrap/wire.hpp"
+#include "comm/bootstrap/connection/wire.hpp"
+#include "comm/bootstrap/identity/environment.hpp"
+#include "comm/bootstrap/session/bootstrap.hpp"
 #include "rondo/status.hpp"
 #include "tests/harness/rank_group.hpp"
 #include "transport/memory/unique_fd.hpp"

@@ -13,8 +13,8 @@
 #include <functional>
 #include <optional>
 
-#include "comm/bootstrap/bootstrap.hpp"
-#include "comm/bootstrap/rendezvous.hpp"
+#include "comm/bootstrap/rendezvous/rendezvous.hpp"
+#include "comm/bootstrap/session/bootstrap.hpp"
 #include "tests/comm/bootstrap/meeting_helpers.hpp"
 #include "tests/harness/catch.hpp"
 #include "tests/harness/contains.hpp"

@@ -1,4 +1,4 @@
-#include "comm/bootstrap/pmix.hpp"
+#include "comm/bootstrap/identity/pmix.hpp"
 
 #include <chrono>
 #include <string>

@@ -14,7 +14,7 @@
 #include <thread>
 #include <utility>
 
-#include "comm/bootstrap/wire.hpp"
+#include "comm/bootstrap/connection/wire.hpp"
 #include "tests/comm/bootstrap/tcp_helpers.hpp"
 
 namespace rondo {

@@ -1,8 +1,8 @@
 // The roll call of shrink(), by its parts; the whole is tested with communicators (shrink_test.cpp).
-#include "comm/bootstrap/roll_call.hpp"
+#include "comm/bootstrap/rendezvous/roll_call.hpp"
 
-#include "comm/bootstrap/closed_in_children.hpp"
-#include "comm/bootstrap/tcp.hpp"
+#include "comm/bootstrap/connection/closed_in_children.hpp"
+#include "comm/bootstrap/connection/tcp.hpp"
 #include "tests/comm/bootstrap/meeting_helpers.hpp"
 #include "tests/harness/catch.hpp"
 

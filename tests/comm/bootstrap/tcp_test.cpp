@@ -12,10 +12,10 @@
 
 #include <thread>
 
-#include "comm/bootstrap/bootstrap.hpp"
-#include "comm/bootstrap/host.hpp"
-#include "comm/bootstrap/rendezvous.hpp"
-#include "comm/bootstrap/wire.hpp"
+#include "comm/bootstrap/connection/wire.hpp"
+#include "comm/bootstrap/identity/host.hpp"
+#include "comm/bootstrap/rendezvous/rendezvous.hpp"
+#include "comm/bootstrap/session/bootstrap.hpp"
 #include "rondo/log.hpp"
 #include "tests/comm/bootstrap/tcp_helpers.hpp"
 #include "tests/harness/catch.hpp"

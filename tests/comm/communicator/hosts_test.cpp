@@ -12,7 +12,7 @@
 #include <limits>
 #include <set>
 
-#include "comm/bootstrap/host.hpp"
+#include "comm/bootstrap/identity/host.hpp"
 #include "tests/comm/communicator/worlds.hpp"
 
 namespace rondo::testing {

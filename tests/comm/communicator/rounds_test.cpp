@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "comm/bootstrap/host.hpp"
+#include "comm/bootstrap/identity/host.hpp"
 #include "tests/comm/communicator/world.hpp"
 
 namespace rondo::testing {

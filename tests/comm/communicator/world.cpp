@@ -12,7 +12,7 @@
 #include <iostream>
 #include <string_view>
 
-#include "comm/bootstrap/host.hpp"
+#include "comm/bootstrap/identity/host.hpp"
 #include "comm/setup/transport_decorator.hpp"
 #include "kernels/float8.hpp"
 #include "kernels/half.hpp"

@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "comm/base/clock.hpp"
-#include "comm/bootstrap/star.hpp"
+#include "comm/bootstrap/session/star.hpp"
 #include "tests/harness/catch.hpp"
 
 namespace rondo {

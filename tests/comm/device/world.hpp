@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/bootstrap/host.hpp"
+#include "comm/bootstrap/identity/host.hpp"
 #include "tests/comm/communicator/await.hpp"
 #include "tests/comm/communicator/world.hpp"
 #include "tests/comm/device/fake_gpu.hpp"

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "comm/base/clock.hpp"
-#include "comm/bootstrap/star.hpp"
+#include "comm/bootstrap/session/star.hpp"
 #include "tests/comm/engine/board_memory.hpp"
 #include "tests/harness/catch.hpp"
 #include "tests/harness/contains.hpp"

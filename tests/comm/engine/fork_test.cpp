@@ -9,7 +9,7 @@
 #include <functional>
 #include <thread>
 
-#include "comm/bootstrap/process_handle.hpp"
+#include "comm/bootstrap/session/process_handle.hpp"
 #include "comm/host/progress.hpp"
 #include "rondo/log.hpp"
 #include "tests/harness/catch.hpp"

@@ -9,7 +9,7 @@
 #include <ctime>
 #include <stdexcept>
 
-#include "comm/bootstrap/host.hpp"
+#include "comm/bootstrap/identity/host.hpp"
 
 namespace rondo::testing {
 namespace {

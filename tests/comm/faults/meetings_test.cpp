@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "comm/bootstrap/host.hpp"
+#include "comm/bootstrap/identity/host.hpp"
 #include "tests/comm/bootstrap/meeting_helpers.hpp"
 #include "tests/comm/faults/hosts_world.hpp"
 #include "tests/comm/faults/operations.hpp"

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <numeric>
 
-#include "comm/bootstrap/host.hpp"
+#include "comm/bootstrap/identity/host.hpp"
 #include "tests/comm/communicator/every_collective.hpp"
 #include "tests/comm/faults/hosts_world.hpp"
 #include "tests/comm/faults/operations.hpp"
