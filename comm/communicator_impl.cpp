@@ -287,9 +287,7 @@ Communicator::Impl::~Impl() {
   log_disagreement();
   executor_.reset();  // while the board still says that this rank is there
   if (board_) {
-    // Release: every operation's posts come before it (watch.cpp reads life first).
-    board_->state(board_->rank())
-        .life.store(static_cast<uint32_t>(board::Life::kGone), std::memory_order_release);
+    board_->learn(board_->rank(), board::Life::kGone);
     board_->wake_all();
   }
   if (!agent_) return;

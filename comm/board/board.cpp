@@ -149,7 +149,7 @@ Board::Board(std::byte* base, int ranks, int rank, std::string_view name, Places
   own_->pid.store(static_cast<int32_t>(getpid()), std::memory_order_relaxed);
   own_->pid_namespace.store(base::own_pid_namespace(), std::memory_order_relaxed);
   own_->waiting_for.store(-1, std::memory_order_relaxed);
-  own_->life.store(static_cast<uint32_t>(Life::kAlive), std::memory_order_release);
+  learn(rank, Life::kAlive);
   if (places_.hosts.local_rank(rank) != 0) return;
   header_->version = BoardHeader::kVersion;
   header_->ranks = static_cast<uint32_t>(ranks);
@@ -251,6 +251,20 @@ int BoardView::awaited_elsewhere(int peer) const {
     if (rank != peer && packed_process(states_[rank]) == process) return rank;
   }
   return -1;
+}
+
+void Board::learn(int peer, Life life) const {
+  std::atomic<uint32_t>& known = states_[peer].life;
+  uint32_t before = known.load(std::memory_order_relaxed);
+  // Release: what this rank did before its goodbye comes before it (BoardView::life).
+  while (before < static_cast<uint32_t>(life) &&
+         !known.compare_exchange_weak(before, static_cast<uint32_t>(life),
+                                      std::memory_order_acq_rel)) {
+  }
+}
+
+void Board::learn_deaths(const std::function<int(int)>& find_ended) const {
+  for (int r = find_ended(0); r >= 0; r = find_ended(r + 1)) learn(r, Life::kDead);
 }
 
 std::atomic<uint64_t>* Board::counts(int peer, uint64_t sequence) const {
@@ -409,18 +423,18 @@ std::string BoardView::to_string() const {
     const uint64_t posted = s.posted.load(std::memory_order_acquire);
     const uint64_t finished = s.finished.load(std::memory_order_acquire);
     const int32_t waits = s.waiting_for.load(std::memory_order_relaxed);
-    const auto life = static_cast<Life>(s.life.load(std::memory_order_acquire));
+    const Life lives = life(peer);
     const std::string where =
         places.several()
             ? " on host " + places.names[static_cast<size_t>(places.hosts.host_of(peer))]
             : "";
     text += fmt::format("rank {} (pid {}{}, {}): {} begun, {} finished", peer,
                         s.pid.load(std::memory_order_relaxed), where,
-                        life == Life::kAlive  ? "here"
-                        : life == Life::kGone ? "gone"
-                        : life == Life::kLost ? "lost"
-                        : life == Life::kDead ? "dead"
-                                              : "not come",
+                        lives == Life::kAlive  ? "here"
+                        : lives == Life::kGone ? "gone"
+                        : lives == Life::kLost ? "lost"
+                        : lives == Life::kDead ? "dead"
+                                               : "not come",
                         posted, finished);
     if (waits >= 0 && posted > finished) {
       text += fmt::format("; waits for rank {} in step {} of round {}", waits,

@@ -8,7 +8,7 @@
 //   what                               writer
 //   BoardHeader, HostRecord[ranks]     the host's first rank, once
 //   FirstError                         the first finder of an error, by compare-and-swap; verdict: the agent
-//   RankState[ranks]                   that rank
+//   RankState[ranks]                   that rank; life: anyone who finds evidence of its end
 //   Doorbell[ranks]                    sleeping: that rank; value: anyone who wakes it
 //   OperationRecord[ranks][kHistory]   that rank; entry = sequence % kHistory
 //   MessageRecord[ranks][kMessages]    that rank, while it waits
@@ -21,6 +21,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -98,7 +99,7 @@ struct Message {
 /// For readers that are no rank, such as rondo-status: whether and which board this is.
 struct alignas(128) BoardHeader {
   static constexpr uint64_t kMagic = 0x6472616f426f6452;  // "RdoBoard"
-  static constexpr uint32_t kVersion = 10;                // of everything that the board holds
+  static constexpr uint32_t kVersion = 11;                // of everything that the board holds
   std::atomic<uint64_t> magic;                            // written last
   uint32_t version;
   uint32_t ranks;
@@ -130,9 +131,17 @@ struct alignas(64) OperationRecord {
 };
 static_assert(sizeof(OperationRecord) == 64 && std::atomic<double>::is_always_lock_free);
 
-/// What agents find (control/agent.hpp): kLost: its host does not answer, so it may live and hold this
-/// rank for lost; kDead: its process has ended without goodbye. Nobody waits for either.
-enum class Life : uint32_t { kAbsent = 0, kAlive = 1, kGone = 2, kLost = 3, kDead = 4 };
+/// What is known of a rank's life: the one record of deaths, on the board of each host. Stronger
+/// evidence replaces weaker (Board::learn). A closed connection is no evidence. Nobody waits for a rank
+/// from kLost on.
+enum class Life : uint32_t {
+  kAbsent = 0,
+  kAlive = 1,
+  kLost = 2,  // its host does not answer: it may live, and hold this rank for lost
+  kDead =
+      3,  // its process has ended: its pidfd says so, or its host refuses a connection to its port
+  kGone = 4,  // it has said goodbye, which may come late
+};
 
 struct alignas(128) RankState {
   std::atomic<uint64_t> posted;      // sequence of the last operation begun
@@ -235,6 +244,16 @@ class BoardView {
 
   int ranks() const { return ranks_; }
   const RankState& state(int peer) const { return states_[peer]; }
+  /// Acquire: everything that `peer` sent and posted before its goodbye is there.
+  Life life(int peer) const {
+    return static_cast<Life>(states_[peer].life.load(std::memory_order_acquire));
+  }
+  /// Whether `peer` has said goodbye.
+  bool has_left(int peer) const { return life(peer) == Life::kGone; }
+  /// Whether `peer` is dead, or its host does not answer.
+  bool is_dead_or_lost(int peer) const {
+    return life(peer) == Life::kDead || life(peer) == Life::kLost;
+  }
 
   /// That operation of `peer`, unless it has not begun or is too long ago.
   std::optional<Posted> read(int peer, uint64_t sequence) const;
@@ -336,15 +355,15 @@ class Board : public BoardView {
   bool has_withdrawn(int peer) const {
     return states_[peer].withdrawn.load(std::memory_order_acquire) != 0;
   }
-  /// Whether `peer` has said goodbye. Acquire: everything that it sent before is there.
-  bool has_left(int peer) const {
-    return states_[peer].life.load(std::memory_order_acquire) == static_cast<uint32_t>(Life::kGone);
-  }
+  /// Notes what is known of `peer`. Weaker evidence than what is known already changes nothing.
+  void learn(int peer, Life life) const;
+  /// The same of this host's processes. `find_ended`: the first rank from its argument on whose process
+  /// has ended, or -1.
+  void learn_deaths(const std::function<int(int)>& find_ended) const;
   /// Whether `peer`, inside operation `sequence`, may still touch this rank's buffers.
   bool may_touch(int peer, uint64_t sequence) const {
     const RankState& s = states_[peer];
-    return s.life.load(std::memory_order_acquire) == static_cast<uint32_t>(Life::kAlive) &&
-           s.withdrawn.load(std::memory_order_acquire) == 0 &&
+    return life(peer) == Life::kAlive && s.withdrawn.load(std::memory_order_acquire) == 0 &&
            s.posted.load(std::memory_order_seq_cst) >= sequence &&
            s.finished.load(std::memory_order_acquire) < sequence;
   }

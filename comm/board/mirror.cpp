@@ -174,7 +174,7 @@ std::string Mirror::pack_rows(int host, uint64_t operations, std::span<uint64_t>
   for (const int rank : ranks) {
     const RankState& s = board_.state(rank);
     MirroredRow row{};
-    row.life = s.life.load(std::memory_order_acquire);  // first: a rank that leaves posts before
+    row.life = static_cast<uint32_t>(board_.life(rank));  // first: a rank that leaves posts before
     row.rank = rank;
     if (!board_.is_local(rank)) row.age_ms = age_in_ms(s.heard_ns.load(kRelaxed));
     row.pid = s.pid.load(kRelaxed);
@@ -254,7 +254,7 @@ Status Mirror::unpack_rows(std::string_view bytes, int host) const {
   for (const int rank : hosts.ranks_on(host)) {
     MirroredRow row;
     if (!reader.take(row) || row.rank != rank || row.operations > kHistory ||
-        row.shown > kMessages || row.life > static_cast<uint32_t>(Life::kDead) ||
+        row.shown > kMessages || row.life > static_cast<uint32_t>(Life::kGone) ||
         row.waiting_for >= board_.ranks() || row.waiting_for < kAnySource ||
         row.posted > kMostPosted) {
       return nonsense();
@@ -289,10 +289,7 @@ Status Mirror::unpack_rows(std::string_view bytes, int host) const {
     s.messages.store(row.messages, kRelease);
     s.finished.store(row.finished, kRelease);
     s.posted.store(row.posted, kRelease);
-    // What is known of an end stays so; a goodbye that comes late counts.
-    if (row.life == static_cast<uint32_t>(Life::kGone) || row.life >= s.life.load(kRelaxed)) {
-      s.life.store(row.life, kRelease);
-    }
+    board_.learn(rank, static_cast<Life>(row.life));
   }
   return reader.rest().empty() ? Status() : nonsense();
 }
@@ -353,7 +350,7 @@ void Mirror::introduce(int rank, int32_t pid, uint64_t pid_namespace,
   s.pid_namespace.store(name_elsewhere(pid_namespace, boot_id), std::memory_order_relaxed);
   s.waiting_for.store(-1, std::memory_order_relaxed);
   s.heard_ns.store(base::now_ns(), std::memory_order_relaxed);
-  s.life.store(static_cast<uint32_t>(Life::kAlive), std::memory_order_release);
+  board_.learn(rank, Life::kAlive);
 }
 
 // Relaxed: a fact by itself.
@@ -366,19 +363,6 @@ void Mirror::show_process(int rank, char letter) const {
   std::atomic<uint32_t>& shown = board_.state(rank).process;
   const auto word = static_cast<uint32_t>(static_cast<unsigned char>(letter));
   if (shown.load(std::memory_order_relaxed) != word) shown.store(word, std::memory_order_relaxed);
-}
-
-void Mirror::mark_dead(int rank) const { mark(rank, Life::kDead); }
-
-void Mirror::mark_lost(int rank) const { mark(rank, Life::kLost); }
-
-void Mirror::mark(int rank, Life life) const {
-  for (const Life before : {Life::kAbsent, Life::kAlive, Life::kLost}) {
-    uint32_t expected = static_cast<uint32_t>(before);
-    if (before >= life) return;
-    board_.state(rank).life.compare_exchange_strong(expected, static_cast<uint32_t>(life),
-                                                    std::memory_order_acq_rel);
-  }
 }
 
 }  // namespace rondo::board

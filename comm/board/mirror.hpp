@@ -52,10 +52,6 @@ class Mirror {
 
   /// The process of a rank of this host is stopped: 'T' or 't'; or not: 0.
   void show_process(int rank, char letter) const;
-  /// A rank's process has ended without goodbye. Nothing where it said goodbye.
-  void mark_dead(int rank) const;
-  /// Its host does not answer. Nothing where it is known to have ended.
-  void mark_lost(int rank) const;
 
  private:
   class Reader;
@@ -63,7 +59,6 @@ class Mirror {
   uint32_t pack_operations(int rank, uint64_t posted, uint64_t asked, uint64_t* known, size_t room,
                            std::string& bytes) const;
   bool unpack_operation(int rank, Reader& reader) const;
-  void mark(int rank, Life life) const;
 
   const Board& board_;
 };

@@ -145,10 +145,7 @@ bool Agent::may_leave() const {
   // The goodbye needs a connection.
   if (std::ranges::any_of(lines_, &HostLine::is_cut)) return false;
   const std::span<const int> own = board_.places().hosts.ranks_on(host_);
-  return std::ranges::none_of(own, [this](int rank) {
-    return board_.state(rank).life.load(std::memory_order_acquire) ==
-           static_cast<uint32_t>(Life::kAlive);
-  });
+  return std::ranges::none_of(own, [this](int rank) { return board_.life(rank) == Life::kAlive; });
 }
 
 void Agent::wait(milliseconds most) {
@@ -263,11 +260,9 @@ bool Agent::someone_waits(int64_t now) const {
   });
 }
 
-std::vector<uint32_t> Agent::lives() const {
-  std::vector<uint32_t> all;
-  for (int rank = 0; rank < board_.ranks(); ++rank) {
-    all.push_back(board_.state(rank).life.load(std::memory_order_acquire));
-  }
+std::vector<Life> Agent::lives() const {
+  std::vector<Life> all;
+  for (int rank = 0; rank < board_.ranks(); ++rank) all.push_back(board_.life(rank));
   return all;
 }
 
@@ -279,7 +274,7 @@ void Agent::alarm(int64_t now) {
 }
 
 void Agent::look(int64_t now) {
-  for (int dead = find_dead_(0); dead >= 0; dead = find_dead_(dead + 1)) mirror_.mark_dead(dead);
+  board_.learn_deaths(find_dead_);
   if (someone_waits(now)) {
     alarm(now);
     alert_until_ns_ = now + kAlertNs;
@@ -435,7 +430,7 @@ void Agent::restore(HostLine& line, int64_t now) {
     if (has_settled_ && error) send(line, is_hub_ ? 'V' : 'E', board::Mirror::pack_error(*error));
   } else if (reconnector_->has_ended(first)) {
     end(line);
-    mirror_.mark_dead(first);
+    board_.learn(first, Life::kDead);
   }
 }
 
@@ -454,7 +449,7 @@ void Agent::give_up(HostLine& line, const std::string& why) {
     const auto error = mirror_.error();
     if (is_hub_ && error) settle(*error);
     // After the error: a rank that waits for one of them would report that it ended.
-    for (const int rank : ranks) mirror_.mark_lost(rank);
+    for (const int rank : ranks) board_.learn(rank, Life::kLost);
     // If that host hears this one, it would connect again.
     send(line, 'L', {});
   }

@@ -78,7 +78,7 @@ class Agent {
   void give_up(HostLine& line, const std::string& why);
   bool decides(int64_t now) const;
   bool someone_waits(int64_t now) const;
-  std::vector<uint32_t> lives() const;
+  std::vector<board::Life> lives() const;
   bool may_leave() const;
 
   const board::Board& board_;
@@ -89,13 +89,13 @@ class Agent {
   const int host_;
   const bool is_hub_;
   std::vector<HostLine> lines_;
-  std::vector<uint32_t> lives_;  // as last sent
-  std::vector<uint64_t> moves_;  // by rank, of this host: as of the last rows
-  std::vector<uint64_t> known_;  // by rank: up to which operation the others have been sent all
-  std::vector<bool> has_news_;   // by host: rows that the hub has not handed on
-  int64_t whole_rows_ns_ = 0;    // when those of all hosts went along last
-  int64_t alert_until_ns_ = 0;   // some rank of some host waits for long
-  int64_t next_alarm_ns_ = 0;    // when to say so again, where it is one of this host
+  std::vector<board::Life> lives_;  // as last sent
+  std::vector<uint64_t> moves_;     // by rank, of this host: as of the last rows
+  std::vector<uint64_t> known_;     // by rank: up to which operation the others have been sent all
+  std::vector<bool> has_news_;      // by host: rows that the hub has not handed on
+  int64_t whole_rows_ns_ = 0;       // when those of all hosts went along last
+  int64_t alert_until_ns_ = 0;      // some rank of some host waits for long
+  int64_t next_alarm_ns_ = 0;       // when to say so again, where it is one of this host
   int64_t next_rows_ns_ = 0;
   bool has_proposed_ = false;
   bool has_settled_ = false;  // this host reports an error, and the others have been sent it

@@ -1,6 +1,6 @@
-// Which ranks of a communicator have ended or left. Three things prove it: the pidfd of a rank of this
-// host, what the agents have proved (the board says kDead or kGone), and a refused connection to the
-// port at which a rank of another host listens. A lost connection proves nothing.
+// Which ranks of a communicator have ended or left, for shrink(). The board says so of ranks of this
+// host, and of what agents have proved. Of a rank on another host whose agent may have ended, too, the
+// port at which it listens is asked.
 #pragma once
 
 #include <cstdint>
@@ -19,21 +19,17 @@ class Endings {
   Endings(const Bootstrap& bootstrap, const board::Board& board);
 
   /// Asks the kernel, and of a rank on another host what its last connection attempt gave; attempts
-  /// begin again, ever less often.
+  /// begin again, ever less often. A proof goes to the board.
   bool has_ended(int rank);
   /// The same without connection attempts.
   bool is_known(int rank);
   /// Whether its host does not answer: the rank may live.
-  bool is_lost(int rank) const;
+  bool is_lost(int rank) const { return board_.life(rank) == board::Life::kLost; }
 
  private:
-  bool is_marked(int rank, board::Life life) const;
-  void look();
-
   const Bootstrap& bootstrap_;
   const board::Board& board_;
   int64_t looked_ns_ = 0;
-  std::vector<bool> ended_;
   std::vector<PortProbe> probes_;  // by rank; empty on a single host
 };
 

@@ -218,17 +218,8 @@ Status DeviceRunner::find_dead(std::string_view meanwhile) {
 
 Status DeviceRunner::find_absent(uint64_t sequence) {
   RONDO_TRY(find_dead(fmt::format("rank {}'s kernels were waiting", board_.rank())));
-  for (int peer = 0; peer < board_.ranks(); ++peer) {
-    const board::RankState& state = board_.state(peer);
-    const bool left =
-        state.life.load(std::memory_order_acquire) == static_cast<uint32_t>(board::Life::kGone);
-    const uint64_t posted = state.posted.load(std::memory_order_acquire);
-    if (!left || posted >= sequence) continue;
-    return raise(
-        board::left_early(peer, fmt::format("after operation {}; rank {} is in operation {}",
-                                            posted, board_.rank(), sequence)));
-  }
-  return {};
+  const Status left = watch_.check_left(sequence, nullptr);
+  return left.ok() ? left : raise(left);
 }
 
 }  // namespace rondo::device

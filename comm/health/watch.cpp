@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <ctime>
-#include <numeric>
 #include <vector>
 
 #include "comm/base/clock.hpp"
@@ -30,6 +29,14 @@ constexpr int kMostLooks = 1000;
 constexpr int64_t kLongWaitNs = 10'000'000;
 // Of RankState::failed_split, for the Code.
 constexpr int kCodeBits = 8;
+
+/// The error for a rank that left while others needed it; `when`: "while rank 1 is in ...".
+Status left_early(int rank, const std::string& when) {
+  return {Code::kPeerDied,
+          fmt::format("rank {} left the communicator {}: destroy a communicator only when every "
+                      "rank has finished",
+                      rank, when)};
+}
 
 }  // namespace
 
@@ -73,13 +80,6 @@ Status unfit_message(int from, uint64_t sent_word, int to, uint64_t room_word) {
                       name(type_of_word(room_word)))};
 }
 
-Status left_early(int rank, const std::string& when) {
-  return {Code::kPeerDied,
-          fmt::format("rank {} left the communicator {}: destroy a communicator only when every "
-                      "rank has finished",
-                      rank, when)};
-}
-
 Status Watch::check(const Wait& wait) {
   RankState& own = board_.state(board_.rank());
   // Relaxed: read by other ranks for diagnosis only.
@@ -99,16 +99,15 @@ Status Watch::check(const Wait& wait) {
   if (wait.call != nullptr) {
     if (Status s = find_mismatch(wait); !s.ok()) return s;
   }
-  if (Status s = find_dead(wait); !s.ok()) return s;
-  for (int peer = 0; wait.call != nullptr && peer < board_.ranks(); ++peer) {
-    const RankState& s = board_.state(peer);
-    // Life first: a rank posts before it leaves.
-    if (s.life.load(std::memory_order_acquire) == static_cast<uint32_t>(Life::kGone) &&
-        s.posted.load(std::memory_order_acquire) < wait.sequence) {
-      return board_.raise(left_early(
-          peer, fmt::format("after operation {}; rank {} is in operation {}, {}", s.posted.load(),
-                            board_.rank(), wait.sequence, wait.call->to_string())));
-    }
+  // A rank that has finished the operation is not needed any more, but without an agent nothing more is
+  // heard of other hosts.
+  const int dead = find_dead([&](int rank) {
+    return board_.hears_through(rank) ||
+           board_.state(rank).finished.load(std::memory_order_acquire) < wait.sequence;
+  });
+  if (dead >= 0) return raise_death(dead, "during " + wait.what());
+  if (wait.call != nullptr) {
+    if (Status s = check_left(wait.sequence, wait.call); !s.ok()) return s;
   }
   if (const uint64_t moves = all_moves(); moves != moves_) {
     moves_ = moves;
@@ -136,33 +135,40 @@ uint64_t Watch::all_moves() const {
   return sum;
 }
 
-Status Watch::find_dead(const Wait& wait) {
-  for (int dead = find_dead_(0); dead >= 0; dead = find_dead_(dead + 1)) {
-    const RankState& state = board_.state(dead);
-    // A rank that said goodbye has done its part of every operation that it began, and any other of
-    // those that it has finished; but without an agent nothing more is heard of other hosts.
-    if (state.life.load(std::memory_order_acquire) == static_cast<uint32_t>(Life::kGone) ||
-        (state.finished.load(std::memory_order_acquire) >= wait.sequence &&
-         !board_.hears_through(dead))) {
-      continue;
-    }
-    return raise_death(dead, "during " + wait.what());
+template <class Matters>
+int Watch::find_dead(const Matters& matters) const {
+  board_.learn_deaths(find_ended_);
+  for (int rank = 0; rank < board_.ranks(); ++rank) {
+    if (board_.is_dead_or_lost(rank) && matters(rank)) return rank;
   }
-  return {};
+  return -1;
+}
+
+bool Watch::has_ended(int peer) const {
+  return find_dead([peer](int rank) { return rank == peer; }) >= 0;
 }
 
 Status Watch::check_alive(std::span<const int> ranks, std::string_view when) {
-  for (int dead = find_dead_(0); dead >= 0; dead = find_dead_(dead + 1)) {
-    const bool matters = std::find(ranks.begin(), ranks.end(), dead) != ranks.end();
-    if (matters && !board_.has_left(dead)) return raise_death(dead, when);
-  }
-  return {};
+  const int dead =
+      find_dead([&](int rank) { return std::ranges::find(ranks, rank) != ranks.end(); });
+  return dead >= 0 ? raise_death(dead, when) : Status();
 }
 
 Status Watch::check_all_alive(std::string_view when) {
-  std::vector<int> all(static_cast<size_t>(board_.ranks()));
-  std::iota(all.begin(), all.end(), 0);
-  return check_alive(all, when);
+  const int dead = find_dead([](int) { return true; });
+  return dead >= 0 ? raise_death(dead, when) : Status();
+}
+
+// Life first: a rank posts before it leaves.
+Status Watch::check_left(uint64_t sequence, const Call* call) {
+  for (int peer = 0; peer < board_.ranks(); ++peer) {
+    if (!board_.has_left(peer) || board_.last_begun(peer) >= sequence) continue;
+    return board_.raise(left_early(
+        peer,
+        fmt::format("after operation {}; rank {} is in operation {}{}", board_.last_begun(peer),
+                    board_.rank(), sequence, call != nullptr ? ", " + call->to_string() : "")));
+  }
+  return {};
 }
 
 void Watch::fail_split(uint64_t number, Code code) const {
@@ -189,8 +195,7 @@ Status Watch::raise_death(int rank, std::string_view when) {
   if (places.several() && rank == places.hosts.ranks_on(places.hosts.host_of(board_.rank()))[0]) {
     board_.agent_has_ended();  // nobody waits for a verdict from it
   }
-  const bool is_lost =
-      board_.state(rank).life.load(std::memory_order_acquire) == static_cast<uint32_t>(Life::kLost);
+  const bool is_lost = board_.life(rank) == Life::kLost;
   return board_.raise(
       {Code::kPeerDied,
        fmt::format("{} {} {}; found by rank {}", board_.name_of(rank),

@@ -64,18 +64,15 @@ class NewsWait {
   int64_t next_ns_ = 0;
 };
 
-/// The error for a rank that left while others needed it; `when`: "while rank 1 is in ...".
-Status left_early(int rank, const std::string& when);
-
 /// Nothing here waits. An error that is "raised" is put on the board. When the board has a verdict, all
 /// ranks report that error (Board::error()). Until then the returned status is what this rank found.
 /// Thread rule: check() and done() by the one thread that waits; the rest by any.
 class Watch {
  public:
-  /// `find_dead`: the first rank from its argument on whose process has ended, or -1; may be called
-  /// by any thread.
-  Watch(const Board& board, std::function<int(int)> find_dead)
-      : board_(board), elsewhere_(board), find_dead_(std::move(find_dead)) {}
+  /// `find_ended`: the first rank of this host from its argument on whose process has ended, or -1;
+  /// may be called by any thread.
+  Watch(const Board& board, std::function<int(int)> find_ended)
+      : board_(board), elsewhere_(board), find_ended_(std::move(find_ended)) {}
 
   /// `show`: puts on the board the messages with which this rank waits, of a wait that began then;
   /// called by check(). Before the first check().
@@ -95,6 +92,9 @@ class Watch {
   Status check_alive(std::span<const int> ranks, std::string_view when);
   /// The same of all ranks.
   Status check_all_alive(std::string_view when);
+  /// The error, raised on the board, if a rank has left before it began operation `sequence`, in which
+  /// this rank is; `call`: null if it is not known.
+  Status check_left(uint64_t sequence, const Call* call);
 
   /// This rank could not make its part of the split or duplicate `number`. The first failure is the
   /// one that check_split() of the other ranks finds; the communicator goes on.
@@ -102,8 +102,8 @@ class Watch {
   /// The error, not raised, if one of `ranks` could not make its part of `number`; else ok.
   Status check_split(std::span<const int> ranks, uint64_t number, std::string_view what) const;
 
-  /// Whether the process of `peer` has ended.
-  bool has_ended(int peer) const { return find_dead_(peer) == peer; }
+  /// Whether the process of `peer` has ended without goodbye, or its host does not answer.
+  bool has_ended(int peer) const;
 
   /// Whether operation `sequence` can be compared with the row of `peer`: always true for ranks of
   /// this host. The row of a rank on another host must have arrived, unless `wait` is over.
@@ -131,7 +131,9 @@ class Watch {
 
  private:
   Status find_mismatch(const Wait& wait);
-  Status find_dead(const Wait& wait);
+  /// The first rank that is dead or lost and `matters`, or -1.
+  template <class Matters>
+  int find_dead(const Matters& matters) const;
   Status raise_death(int rank, std::string_view when);
   Status stalled(const Wait& wait);
   /// Of a rank on another host: its row has not come for long, although this rank waits.
@@ -150,7 +152,7 @@ class Watch {
 
   const Board& board_;
   Elsewhere elsewhere_;
-  std::function<int(int)> find_dead_;
+  std::function<int(int)> find_ended_;
   std::function<void(int64_t)> show_messages_;
   std::string pace_;
   int64_t looked_ns_ = 0;  // when check() looked last,

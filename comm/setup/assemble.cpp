@@ -73,17 +73,6 @@ board::Places places_of(const Bootstrap& bootstrap) {
   return places;
 }
 
-/// Of this host by its process, of another host by what its agent says.
-int find_dead(const Bootstrap& bootstrap, const board::Board& board, int first) {
-  const int here = bootstrap.find_dead(first);
-  if (!board.places().several()) return here;
-  for (int rank = first; rank < board.ranks() && rank != here; ++rank) {
-    const auto life = board.state(rank).life.load(std::memory_order_acquire);
-    if (!board.is_local(rank) && life >= static_cast<uint32_t>(board::Life::kLost)) return rank;
-  }
-  return here;
-}
-
 /// By the first rank of this host, for all: what is known before the first rows come.
 void introduce_others(const Bootstrap& bootstrap, const board::Board& board) {
   if (!board.places().several() || !bootstrap.is_first_on_host()) return;
@@ -194,10 +183,8 @@ Result<HostLayers> assemble(Bootstrap& bootstrap, const Config& config, const Ag
   made.board = std::make_unique<board::Board>(made.board_segment.base(), settled.sizes.ranks,
                                               bootstrap.rank(), config.name, places_of(bootstrap));
   introduce_others(bootstrap, *made.board);
-  made.watch = std::make_unique<board::Watch>(*made.board,
-                                              [&bootstrap, board = made.board.get()](int first) {
-                                                return find_dead(bootstrap, *board, first);
-                                              });
+  made.watch = std::make_unique<board::Watch>(
+      *made.board, [&bootstrap](int first) { return bootstrap.find_dead(first); });
   if (settled.sizes.paced) made.watch->mention_pace(config.pace);
   engine::register_for_wakeups();
   try {

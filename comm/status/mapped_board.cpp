@@ -26,9 +26,9 @@ constexpr uint32_t kMostRanks = 65535;
 constexpr size_t kMostBytes = size_t{1} << 30;
 
 /// Of this host: it said goodbye, its host's agent found it dead, or its process is no more.
-bool has_ended(const board::RankState& state) {
-  const auto life = static_cast<board::Life>(state.life.load(std::memory_order_acquire));
-  if (life != board::Life::kAlive) return life != board::Life::kAbsent;
+bool has_ended(const BoardView& board, int rank) {
+  const board::RankState& state = board.state(rank);
+  if (board.life(rank) != board::Life::kAlive) return board.life(rank) != board::Life::kAbsent;
   if (!base::proc_shows(state.pid_namespace.load(std::memory_order_relaxed))) return false;
   const char letter = board::process_letter(state.pid.load(std::memory_order_relaxed));
   return letter == '\0' || letter == 'Z';
@@ -84,7 +84,7 @@ bool MappedBoard::is_over() const {
   const base::HostMap hosts = all.read_places().hosts;
   const int own_host = hosts.hosts() > 1 ? host_ : 0;
   for (int rank = 0; rank < all.ranks(); ++rank) {
-    if (hosts.host_of(rank) == own_host && !has_ended(all.state(rank))) return false;
+    if (hosts.host_of(rank) == own_host && !has_ended(all, rank)) return false;
   }
   return true;
 }

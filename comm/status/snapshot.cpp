@@ -101,7 +101,7 @@ RankSnapshot look_at(const BoardView& board, int r, const schedule::SharedHosts&
   const bool here = rank.host == own_host;
   if (!here) rank.age_seconds = seconds_since(state.heard_ns);
   // Before the rest: a rank that leaves has done so after all else.
-  const auto life = static_cast<Life>(state.life.load(std::memory_order_acquire));
+  const Life life = board.life(r);
   const int peer = state.waiting_for.load(std::memory_order_relaxed);
   rank.ended = state.finished.load(std::memory_order_acquire);
   rank.messages = board.messages(r);
@@ -117,9 +117,9 @@ RankSnapshot look_at(const BoardView& board, int r, const schedule::SharedHosts&
     rank.process = board::words_of(letter);
   }
   if (life != Life::kAlive) {
-    rank.doing = life == Life::kGone   ? Doing::kLeft
-                 : life >= Life::kLost ? Doing::kDead
-                                       : Doing::kNotCome;
+    rank.doing = life == Life::kGone     ? Doing::kLeft
+                 : life == Life::kAbsent ? Doing::kNotCome
+                                         : Doing::kDead;
   } else if (has_process && has_ended(rank.process)) {
     rank.doing = Doing::kDead;
   } else if (rank.begun <= rank.ended &&

@@ -173,6 +173,23 @@ TEST_CASE("A rank that never comes is named, with the operation and the step") {
   check_failed(sum(world, 2, many[2]), Code::kTimeout);
 }
 
+TEST_CASE("Of ranks that wait for each other, the one whose kernel has not begun is named") {
+  Rig world(4);
+  world.gpu->ns_per_look = kImpatient / 1000;  // all that can begin have, before one gives up
+  world.gpu->hold(world.stream(2));
+  Ints data[4];
+  for (int rank = 0; rank < 4; ++rank) {
+    data[rank].resize(300);
+    must(sum(world[rank], data[rank], world.on_stream(rank, Algorithm::kRing)));
+  }
+  for (const int rank : {0, 1, 3}) must(world.gpu->synchronize(world.stream(rank)));
+  check_failed(world[0].status(), Code::kTimeout,
+               {"all_reduce(int32, sum, count 300) by ring (operation 1) has not moved",
+                "rank 2 has called it, but its kernel makes no progress"});
+  world.gpu->let_go(world.stream(2));
+  world.synchronize();
+}
+
 TEST_CASE("abort() ends kernels that wait, on every rank") {
   Rig world(3);
   Ints data(300);

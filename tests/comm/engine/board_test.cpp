@@ -226,6 +226,24 @@ TEST_CASE("the messages with which a rank waits are shown to all, as far as they
   CHECK(b.messages(0).empty());
 }
 
+TEST_CASE("stronger evidence of a rank's end replaces weaker, and what one rank finds all know") {
+  const BoardMemory memory(3);
+  const Board finder(memory.base(), 3, 0), other(memory.base(), 3, 1);
+  const Life steps[] = {Life::kAbsent, Life::kAlive, Life::kLost, Life::kDead, Life::kGone};
+  for (const Life later : steps) {
+    finder.learn(2, later);
+    for (const Life earlier : steps) {
+      if (earlier < later) finder.learn(2, earlier);
+    }
+    CHECK(other.life(2) == later);
+    CHECK(other.is_dead_or_lost(2) == (later == Life::kLost || later == Life::kDead));
+  }
+  finder.learn_deaths([](int first) { return first <= 1 ? 1 : -1; });
+  CHECK(other.life(1) == Life::kDead);
+  CHECK(finder.life(0) == Life::kAlive);
+  CHECK_THAT(other.to_string(), testing::contains("dead): 0 begun"));
+}
+
 TEST_CASE("calls that differ in anything differ in hash and text") {
   const Call base = all_reduce_call(100);
   std::vector<Call> calls(8, base);

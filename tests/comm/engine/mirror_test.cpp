@@ -180,14 +180,14 @@ TEST_CASE("processes of other hosts are told apart, though they have the same nu
 TEST_CASE("who is dead stays dead, unless a goodbye was on its way") {
   TwoHosts two;
   const Mirror at_a(two.a), at_b(two.b);
-  at_a.mark_dead(1);  // before its first row has come
+  two.a.learn(1, Life::kDead);  // before its first row has come
   CHECK(two.a.state(1).life.load() == static_cast<uint32_t>(Life::kDead));
   REQUIRE(at_a.unpack_rows(at_b.pack_rows(1, 1), 1).ok());
   CHECK(two.a.state(1).life.load() == static_cast<uint32_t>(Life::kDead));
   two.b.state(1).life.store(static_cast<uint32_t>(Life::kGone));
   REQUIRE(at_a.unpack_rows(at_b.pack_rows(1, 1), 1).ok());
   CHECK(two.a.has_left(1));
-  at_a.mark_dead(1);
+  two.a.learn(1, Life::kDead);
   CHECK(two.a.has_left(1));
 }
 
