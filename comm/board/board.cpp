@@ -39,6 +39,11 @@ constexpr uint64_t counts_kept(int ranks) {
   return std::clamp<uint64_t>(kWords / counts_words(ranks), 2, kHistory);
 }
 
+const char* word_of(Life life) {
+  static constexpr const char* kWords[] = {"not come", "here", "lost", "dead", "gone"};
+  return kWords[life <= Life::kGone ? static_cast<size_t>(life) : 0];  // a stranger's board
+}
+
 // CallOptions::layout.
 std::string order_in_words(uint64_t layout) {
   if (layout == 0) return "in C order";
@@ -245,12 +250,36 @@ std::vector<Message> BoardView::messages(int peer) const {
   return shown;
 }
 
-int BoardView::awaited_elsewhere(int peer) const {
-  const uint64_t process = states_[peer].elsewhere.load(std::memory_order_relaxed);
-  for (int rank = 0; process != 0 && rank < ranks_; ++rank) {
-    if (rank != peer && packed_process(states_[rank]) == process) return rank;
-  }
-  return -1;
+// Relaxed, where nothing else is said: facts by themselves, read for diagnosis. In this order: a rank
+// posts before it leaves.
+Observation BoardView::observe(int peer) const {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  const RankState& s = states_[peer];
+  return {.life = life(peer),
+          .pid = s.pid.load(kRelaxed),
+          .posted = s.posted.load(std::memory_order_acquire),
+          .finished = s.finished.load(std::memory_order_acquire),
+          .heartbeat = s.heartbeat.load(kRelaxed),
+          .progress = s.progress.load(kRelaxed),
+          .failed_split = s.failed_split.load(kRelaxed),
+          .waiting_since_ns = s.waiting_since_ns.load(kRelaxed),
+          .waiting_for = s.waiting_for.load(kRelaxed),
+          .step = s.step.load(kRelaxed),
+          .round = s.round.load(kRelaxed),
+          .algorithm = s.algorithm.load(kRelaxed),
+          .withdrawn = s.withdrawn.load(kRelaxed),
+          .messages = s.messages.load(std::memory_order_acquire),
+          .shrunk = s.shrunk.load(kRelaxed),
+          .elsewhere = s.elsewhere.load(kRelaxed),
+          .heard_ns = s.heard_ns.load(kRelaxed),
+          .process = s.process.load(kRelaxed),
+          .pid_namespace = s.pid_namespace.load(kRelaxed)};
+}
+
+std::vector<Observation> BoardView::observe_all() const {
+  std::vector<Observation> all;
+  for (int rank = 0; rank < ranks_; ++rank) all.push_back(observe(rank));
+  return all;
 }
 
 void Board::learn(int peer, Life life) const {
@@ -419,38 +448,28 @@ std::string BoardView::to_string() const {
   const Places places = read_places();
   std::string text;
   for (int peer = 0; peer < ranks_; ++peer) {
-    const RankState& s = states_[peer];
-    const uint64_t posted = s.posted.load(std::memory_order_acquire);
-    const uint64_t finished = s.finished.load(std::memory_order_acquire);
-    const int32_t waits = s.waiting_for.load(std::memory_order_relaxed);
-    const Life lives = life(peer);
+    const Observation rank = observe(peer);
     const std::string where =
         places.several()
             ? " on host " + places.names[static_cast<size_t>(places.hosts.host_of(peer))]
             : "";
-    text += fmt::format("rank {} (pid {}{}, {}): {} begun, {} finished", peer,
-                        s.pid.load(std::memory_order_relaxed), where,
-                        lives == Life::kAlive  ? "here"
-                        : lives == Life::kGone ? "gone"
-                        : lives == Life::kLost ? "lost"
-                        : lives == Life::kDead ? "dead"
-                                               : "not come",
-                        posted, finished);
-    if (waits >= 0 && posted > finished) {
-      text += fmt::format("; waits for rank {} in step {} of round {}", waits,
-                          s.step.load(std::memory_order_relaxed),
-                          s.round.load(std::memory_order_relaxed));
+    text += fmt::format("rank {} (pid {}{}, {}): {} begun, {} finished", peer, rank.pid, where,
+                        word_of(rank.life), rank.posted, rank.finished);
+    if (rank.waiting_for >= 0 && rank.posted > rank.finished) {
+      text += fmt::format("; waits for rank {} in step {} of round {}", rank.waiting_for, rank.step,
+                          rank.round);
     }
     text += "\n";
     const std::vector<Message> waiting = messages(peer);
     for (const Message& message : waiting) text += "  " + message.describe() + "  <- pending\n";
-    const uint32_t all = s.messages.load(std::memory_order_relaxed);
-    if (all > kMessages) text += fmt::format("  and those of {} more lanes\n", all - kMessages);
-    const uint64_t first = posted > kHistory ? posted - kHistory + 1 : 1;
-    for (uint64_t sequence = first; sequence <= posted; ++sequence) {
+    if (rank.messages > kMessages) {
+      text += fmt::format("  and those of {} more lanes\n", rank.messages - kMessages);
+    }
+    const uint64_t first = rank.posted > kHistory ? rank.posted - kHistory + 1 : 1;
+    for (uint64_t sequence = first; sequence <= rank.posted; ++sequence) {
       if (const auto p = read(peer, sequence)) {
         text += fmt::format("  #{} {}{}\n", sequence, p->call.to_string(),
-                            sequence > finished ? "  <- in progress" : "");
+                            sequence > rank.finished ? "  <- in progress" : "");
       }
     }
   }

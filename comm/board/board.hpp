@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "comm/base/host_map.hpp"
+#include "comm/board/observation.hpp"
 #include "rondo/status.hpp"
 #include "rondo/types.hpp"
 #include "transport/link.hpp"
@@ -131,18 +132,6 @@ struct alignas(64) OperationRecord {
 };
 static_assert(sizeof(OperationRecord) == 64 && std::atomic<double>::is_always_lock_free);
 
-/// What is known of a rank's life: the one record of deaths, on the board of each host. Stronger
-/// evidence replaces weaker (Board::learn). A closed connection is no evidence. Nobody waits for a rank
-/// from kLost on.
-enum class Life : uint32_t {
-  kAbsent = 0,
-  kAlive = 1,
-  kLost = 2,  // its host does not answer: it may live, and hold this rank for lost
-  kDead =
-      3,  // its process has ended: its pidfd says so, or its host refuses a connection to its port
-  kGone = 4,  // it has said goodbye, which may come late
-};
-
 struct alignas(128) RankState {
   std::atomic<uint64_t> posted;      // sequence of the last operation begun
   std::atomic<uint64_t> finished;    // sequence of the last operation ended
@@ -163,7 +152,7 @@ struct alignas(128) RankState {
   // Where there are several hosts: 'T' or 't' while the host's agent sees that the process is stopped;
   // else 0. Its writer is the agent.
   std::atomic<uint32_t> process;
-  // While the rank's process waits for long in another communicator: packed_process() of the rank
+  // While the rank's process waits for long in another communicator: Observation::packed_process() of the rank
   // there that it waits for; 0: it does not.
   std::atomic<uint64_t> elsewhere;
   // The last split or duplicate, by its number from 1, of which this rank could not make its part,
@@ -177,12 +166,6 @@ struct alignas(128) RankState {
 };
 static_assert(sizeof(RankState) ==
               128);  // prefetchers fetch pairs of lines: other writers stay away
-
-/// A process in one word: its PID namespace's inode, and its number there.
-inline uint64_t packed_process(const RankState& state) {
-  return static_cast<uint64_t>(state.pid_namespace.load(std::memory_order_relaxed)) << 32 |
-         static_cast<uint32_t>(state.pid.load(std::memory_order_relaxed));
-}
 
 /// See MessageRecord::end.
 inline constexpr uint32_t kEnds = 4;
@@ -262,8 +245,9 @@ class BoardView {
   /// at most: state(peer).messages says how many there are.
   std::vector<Message> messages(int peer) const;
 
-  /// The rank whose process that of `peer` waits for in another communicator, or -1: none here.
-  int awaited_elsewhere(int peer) const;
+  /// What `peer` does now, and what all ranks do.
+  Observation observe(int peer) const;
+  std::vector<Observation> observe_all() const;
 
   /// The error all ranks report, or ok.
   Status error() const { return has_error() ? read_error() : Status(); }
@@ -343,6 +327,14 @@ class Board : public BoardView {
   /// This rank waits with a message, `index` of `all`; those beyond kMessages are only counted.
   void show_message(uint32_t index, const Message& message) const;
   void show_messages(uint32_t all) const { own_->messages.store(all, std::memory_order_release); }
+
+  /// This rank waits for `peer`. Relaxed: read by other ranks for diagnosis only.
+  void show_wait(int peer, uint32_t step, uint64_t round, int64_t since_ns) const {
+    own_->waiting_since_ns.store(since_ns, std::memory_order_relaxed);
+    own_->waiting_for.store(peer, std::memory_order_relaxed);
+    own_->step.store(step, std::memory_order_relaxed);
+    own_->round.store(static_cast<uint32_t>(round), std::memory_order_relaxed);
+  }
 
   /// This rank has moved data. Not a read-modify-write: it is on the hot path, and with several
   /// channels a lost count is as good as a kept one.

@@ -13,38 +13,18 @@
 namespace rondo::board {
 namespace {
 
-//  A row on the wire, 112 bytes, followed by its operations and messages
-//   0  rank         4
-//   4  pid          4
-//   8  posted       8   RankState's words of the same names
-//  16  finished     8
-//  24  heartbeat    8
-//  32  progress     8
-//  40  failed_split 8
-//  48  waiting_ns   8   age of waiting_since_ns
-//  56  waiting_for  4
-//  60  step         4
-//  64  round        4
-//  68  life         4
-//  72  withdrawn    4
-//  76  algorithm    4
-//  80  messages     4
-//  84  operations   4   how many MirroredOperation follow,
-//  88  shown        4   then MirroredMessage
-//  92  age_ms       4   since the row left its own host: rank 0's agent hands it on
-//  96  shrunk       8
-// 104  process      4
-// 108  reserved     4   0
+//  A row on the wire, 128 bytes, followed by its operations and messages
+//    0  what        112   times are ages; heard_ns: since the row left its own host
+//  112  rank          4
+//  116  operations    4   how many MirroredOperation follow,
+//  120  shown         4   then MirroredMessage
+//  124  reserved      4   0
 struct MirroredRow {
-  int32_t rank, pid;
-  uint64_t posted, finished, heartbeat, progress, failed_split;
-  int64_t waiting_ns;
-  int32_t waiting_for;
-  uint32_t step, round, life, withdrawn, algorithm, messages, operations, shown, age_ms;
-  uint64_t shrunk;
-  uint32_t process, reserved;
+  Observation what;
+  int32_t rank;
+  uint32_t operations = 0, shown = 0, reserved = 0;
 };
-static_assert(sizeof(MirroredRow) == 112);
+static_assert(sizeof(MirroredRow) == 128);
 
 //  MirroredOperation, 48 bytes: OperationRecord's words of the same names; counted: 1, and the 2 * ranks
 //  words of an all_to_all_v follow, or 0
@@ -78,12 +58,6 @@ void append(std::string& bytes, const T& value) {
 }
 
 int64_t age_of(int64_t since_ns) { return std::max<int64_t>(base::now_ns() - since_ns, 0); }
-
-constexpr int64_t kMs = 1'000'000;
-
-uint32_t age_in_ms(int64_t since_ns) {
-  return static_cast<uint32_t>(std::min<int64_t>(age_of(since_ns) / kMs, UINT32_MAX));
-}
 
 /// Of an age that another host has sent.
 int64_t since_of(int64_t age_ns) {
@@ -172,29 +146,12 @@ std::string Mirror::pack_rows(int host, uint64_t operations, std::span<uint64_t>
   const size_t room = kMostRowsBytes / ranks.size() - sizeof(MirroredRow);
   std::string bytes;
   for (const int rank : ranks) {
-    const RankState& s = board_.state(rank);
-    MirroredRow row{};
-    row.life = static_cast<uint32_t>(board_.life(rank));  // first: a rank that leaves posts before
-    row.rank = rank;
-    if (!board_.is_local(rank)) row.age_ms = age_in_ms(s.heard_ns.load(kRelaxed));
-    row.pid = s.pid.load(kRelaxed);
-    row.posted = s.posted.load(std::memory_order_acquire);
-    row.finished = s.finished.load(kRelaxed);
-    row.heartbeat = s.heartbeat.load(kRelaxed);
-    row.progress = s.progress.load(kRelaxed);
-    row.failed_split = s.failed_split.load(kRelaxed);
-    row.shrunk = s.shrunk.load(kRelaxed);
-    row.waiting_ns = age_of(s.waiting_since_ns.load(kRelaxed));
-    row.waiting_for = s.waiting_for.load(kRelaxed);
-    row.step = s.step.load(kRelaxed);
-    row.round = s.round.load(kRelaxed);
-    row.withdrawn = s.withdrawn.load(kRelaxed);
-    row.algorithm = s.algorithm.load(kRelaxed);
-    row.process = s.process.load(kRelaxed);
-    row.messages = s.messages.load(std::memory_order_acquire);
-    row.shown = std::min(row.messages, kMessages);
+    MirroredRow row{.what = board_.observe(rank), .rank = rank};
+    row.what.waiting_since_ns = age_of(row.what.waiting_since_ns);
+    row.what.heard_ns = board_.is_local(rank) ? 0 : age_of(row.what.heard_ns);
+    row.shown = std::min(row.what.messages, kMessages);
     std::string last;
-    row.operations = pack_operations(rank, row.posted, operations,
+    row.operations = pack_operations(rank, row.what.posted, operations,
                                      known.empty() ? nullptr : &known[static_cast<size_t>(rank)],
                                      room - row.shown * sizeof(MirroredMessage), last);
     append(bytes, row);
@@ -243,10 +200,32 @@ bool Mirror::unpack_operation(int rank, Reader& reader) const {
   return true;
 }
 
+// As the rank itself would write it. What names processes of its host stays: introduce() has named them.
+void Mirror::copy(const Observation& row, int rank) const {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  RankState& s = board_.state(rank);
+  s.pid.store(row.pid, kRelaxed);
+  s.heard_ns.store(since_of(row.heard_ns), kRelaxed);
+  s.heartbeat.store(row.heartbeat, kRelaxed);
+  s.progress.store(row.progress, kRelaxed);
+  s.failed_split.store(row.failed_split, kRelaxed);
+  s.shrunk.store(row.shrunk, kRelaxed);
+  s.waiting_since_ns.store(since_of(row.waiting_since_ns), kRelaxed);
+  s.waiting_for.store(row.waiting_for, kRelaxed);
+  s.step.store(row.step, kRelaxed);
+  s.round.store(row.round, kRelaxed);
+  s.withdrawn.store(row.withdrawn, kRelaxed);
+  s.algorithm.store(row.algorithm, kRelaxed);
+  s.process.store(row.process, kRelaxed);
+  s.messages.store(row.messages, std::memory_order_release);
+  s.finished.store(row.finished, std::memory_order_release);
+  s.posted.store(row.posted, std::memory_order_release);
+  board_.learn(rank, row.life);
+}
+
 // The rows' only writer is the agent that calls this.
 Status Mirror::unpack_rows(std::string_view bytes, int host) const {
   constexpr auto kRelaxed = std::memory_order_relaxed;
-  constexpr auto kRelease = std::memory_order_release;
   const base::HostMap& hosts = board_.places().hosts;
   const int own = hosts.host_of(board_.rank());
   if (host < 0 || host >= hosts.hosts() || host == own) return nonsense();
@@ -254,12 +233,11 @@ Status Mirror::unpack_rows(std::string_view bytes, int host) const {
   for (const int rank : hosts.ranks_on(host)) {
     MirroredRow row;
     if (!reader.take(row) || row.rank != rank || row.operations > kHistory ||
-        row.shown > kMessages || row.life > static_cast<uint32_t>(Life::kGone) ||
-        row.waiting_for >= board_.ranks() || row.waiting_for < kAnySource ||
-        row.posted > kMostPosted) {
+        row.shown > kMessages || row.what.life > Life::kGone ||
+        row.what.waiting_for >= board_.ranks() || row.what.waiting_for < kAnySource ||
+        row.what.posted > kMostPosted) {
       return nonsense();
     }
-    RankState& s = board_.state(rank);
     for (uint32_t i = 0; i < row.operations; ++i) {
       if (!unpack_operation(rank, reader)) return nonsense();
     }
@@ -273,23 +251,7 @@ Status Mirror::unpack_rows(std::string_view bytes, int host) const {
       r.end.store(message.end, kRelaxed);
       r.behind.store(message.behind, kRelaxed);
     }
-    s.pid.store(row.pid, kRelaxed);
-    s.heard_ns.store(since_of(row.age_ms * kMs), kRelaxed);
-    s.heartbeat.store(row.heartbeat, kRelaxed);
-    s.progress.store(row.progress, kRelaxed);
-    s.failed_split.store(row.failed_split, kRelaxed);
-    s.shrunk.store(row.shrunk, kRelaxed);
-    s.waiting_since_ns.store(since_of(row.waiting_ns), kRelaxed);
-    s.waiting_for.store(row.waiting_for, kRelaxed);
-    s.step.store(row.step, kRelaxed);
-    s.round.store(row.round, kRelaxed);
-    s.withdrawn.store(row.withdrawn, kRelaxed);
-    s.algorithm.store(row.algorithm, kRelaxed);
-    s.process.store(row.process, kRelaxed);
-    s.messages.store(row.messages, kRelease);
-    s.finished.store(row.finished, kRelease);
-    s.posted.store(row.posted, kRelease);
-    board_.learn(rank, static_cast<Life>(row.life));
+    copy(row.what, rank);
   }
   return reader.rest().empty() ? Status() : nonsense();
 }

@@ -59,6 +59,7 @@ class Mirror {
   uint32_t pack_operations(int rank, uint64_t posted, uint64_t asked, uint64_t* known, size_t room,
                            std::string& bytes) const;
   bool unpack_operation(int rank, Reader& reader) const;
+  void copy(const Observation& row, int rank) const;
 
   const Board& board_;
 };

@@ -176,7 +176,9 @@ Status DeviceRunner::check(bool thorough) {
     return board_.error();
   }
   for (uint32_t channel = 0; channel < shape_.channels; ++channel) {
-    if (memory_->report(bootstrap_.rank(), static_cast<int>(channel)) == nullptr) continue;
+    const auto* const own = memory_->report(bootstrap_.rank(), static_cast<int>(channel));
+    if (own == nullptr) continue;
+    if (own->peer >= 0) board_.show_wait(own->peer, own->step, own->round, base::now_ns());
     return raise(explain_reports(*memory_, shape_.channels, board_, watch_));
   }
   if (thorough) registrations_->close_ended();

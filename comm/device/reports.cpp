@@ -2,6 +2,8 @@
 // explain_reports().
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -89,27 +91,32 @@ Status place_mismatch(const board::Board& board, const FoundReport& found) {
           report.peer, words(report.found), report.place == report.found ? " of another one" : "")};
 }
 
+// What the ranks do: as the board says, and of ranks of this host whose kernels have reported, as these
+// do. A rank of another host copies its kernel's report into its row (DeviceRunner::check).
+std::vector<board::Observation> observe(const ProcessMemory& memory, uint32_t channels,
+                                        const board::Board& board) {
+  std::vector<board::Observation> ranks = board.observe_all();
+  for (int rank = 0; rank < memory.ranks(); ++rank) {
+    const DeviceReport* report = of_rank(memory, rank, channels);
+    if (report != nullptr) ranks[static_cast<size_t>(rank)].waiting_for = report->peer;
+  }
+  return ranks;
+}
+
 // Describes the rank that delays a rank waiting for `peer`.
-std::string culprit(const ProcessMemory& memory, uint32_t channels, const board::Board& board,
-                    int peer, uint64_t sequence) {
-  for (int rank = 0; rank < board.ranks(); ++rank) {
-    const board::RankState& state = board.state(rank);
-    const uint64_t posted = state.posted.load(std::memory_order_acquire);
-    if (posted >= sequence) continue;
-    return fmt::format("rank {} (pid {}) has not called it; its last operation is {}", rank,
-                       state.pid.load(std::memory_order_relaxed), posted);
+std::string culprit(std::span<const board::Observation> ranks, int peer, uint64_t sequence) {
+  const auto late = std::ranges::find_if(
+      ranks, [sequence](const board::Observation& rank) { return rank.posted < sequence; });
+  if (late != ranks.end()) {
+    return fmt::format("rank {} (pid {}) has not called it; its last operation is {}",
+                       late - ranks.begin(), late->pid, late->posted);
   }
-  std::vector<bool> visited(static_cast<size_t>(board.ranks()), false);
-  while (peer >= 0 && peer < board.ranks() && !visited[static_cast<size_t>(peer)]) {
-    visited[static_cast<size_t>(peer)] = true;
-    const DeviceReport* report = of_rank(memory, peer, channels);
-    if (report == nullptr || report->peer < 0) break;
-    peer = report->peer;
-  }
+  const std::vector<int> path = board::follow(
+      peer, ranks.size(), [&](int rank) { return ranks[static_cast<size_t>(rank)].waiting_for; });
   return fmt::format(
       "rank {} has called it, but its kernel makes no progress: it waits for "
       "earlier work on its stream, for room on its GPU, or is stopped",
-      peer);
+      path.empty() ? peer : path.back());
 }
 
 Status timeout(const ProcessMemory& memory, uint32_t channels, const board::Board& board,
@@ -134,7 +141,7 @@ Status timeout(const ProcessMemory& memory, uint32_t channels, const board::Boar
                   "rank {} in step {} of round {}: {}",
                   operation(board, found.rank, report.sequence), found.rank, word(report.awaited),
                   report.peer, report.step, report.round,
-                  culprit(memory, channels, board, report.peer, report.sequence))};
+                  culprit(observe(memory, channels, board), report.peer, report.sequence))};
 }
 
 }  // namespace

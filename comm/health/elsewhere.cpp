@@ -34,8 +34,8 @@ Elsewhere::~Elsewhere() {
 void Elsewhere::show(int peer) {
   if (peer == shown_) return;
   shown_ = peer;
-  const uint64_t own = packed_process(board_.state(board_.rank()));
-  uint64_t process = peer < 0 ? 0 : packed_process(board_.state(peer));
+  const uint64_t own = board_.observe(board_.rank()).packed_process();
+  uint64_t process = peer < 0 ? 0 : board_.observe(peer).packed_process();
   if (process == own) process = 0;
   const std::lock_guard lock(boards().mutex);
   for (const Board* other : boards().all) {

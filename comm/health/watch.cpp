@@ -9,7 +9,6 @@
 
 #include "comm/base/clock.hpp"
 #include "comm/base/process.hpp"
-#include "comm/board/tags.hpp"
 #include "comm/health/process_state.hpp"
 
 namespace rondo::board {
@@ -29,14 +28,6 @@ constexpr int kMostLooks = 1000;
 constexpr int64_t kLongWaitNs = 10'000'000;
 // Of RankState::failed_split, for the Code.
 constexpr int kCodeBits = 8;
-
-/// The error for a rank that left while others needed it; `when`: "while rank 1 is in ...".
-Status left_early(int rank, const std::string& when) {
-  return {Code::kPeerDied,
-          fmt::format("rank {} left the communicator {}: destroy a communicator only when every "
-                      "rank has finished",
-                      rank, when)};
-}
 
 }  // namespace
 
@@ -59,36 +50,12 @@ std::string Wait::what() const {
   return call != nullptr ? fmt::format("{} (operation {})", call->to_string(), sequence) : transfer;
 }
 
-std::string describe_word(uint64_t word) {
-  std::string text = fmt::format("{} {}", count_of_word(word), name(type_of_word(word)));
-  if (const int tag = tag_of_word(word); tag != 0) text += fmt::format(" with tag {}", tag);
-  return text;
-}
-
-Status uneven_message(int from, uint64_t sent_word, int to, uint64_t expected_word) {
-  return {Code::kMismatch,
-          fmt::format("rank {} sends {} to rank {}, which expects {}: the counts and types of a "
-                      "send and its recv must be the same",
-                      from, describe_word(sent_word), to, describe_word(expected_word))};
-}
-
-Status unfit_message(int from, uint64_t sent_word, int to, uint64_t room_word) {
-  return {Code::kMismatch,
-          fmt::format("rank {} sends {} to rank {}, whose recv has room for {} {}: the types must "
-                      "be the same, and the recv's count as large as the send's",
-                      from, describe_word(sent_word), to, count_of_word(room_word),
-                      name(type_of_word(room_word)))};
-}
-
 Status Watch::check(const Wait& wait) {
   RankState& own = board_.state(board_.rank());
   // Relaxed: read by other ranks for diagnosis only.
   own.heartbeat.fetch_add(1, std::memory_order_relaxed);
-  own.waiting_since_ns.store(wait.since_ns, std::memory_order_relaxed);
   own.algorithm.store(static_cast<uint32_t>(wait.algorithm), std::memory_order_relaxed);
-  own.waiting_for.store(wait.peer, std::memory_order_relaxed);
-  own.step.store(wait.step, std::memory_order_relaxed);
-  own.round.store(static_cast<uint32_t>(wait.round), std::memory_order_relaxed);
+  board_.show_wait(wait.peer, wait.step, wait.round, wait.since_ns);
   const int64_t now_is = base::now_ns();
   if (looked_ns_ >= wait.since_ns && now_is - looked_ns_ > base::kStoppedNs) moved_ns_ = now_is;
   looked_ns_ = now_is;
@@ -258,9 +225,7 @@ Status Watch::find_uneven(int rank, int peer, uint64_t sequence, const Call& cal
 bool Watch::has_row(int peer, uint64_t sequence, NewsWait& wait) const {
   if (peer < 0 || board_.is_local(peer) || board_.has_error()) return true;
   // What makes agents send rows often (control/agent.cpp).
-  RankState& own = board_.state(board_.rank());
-  own.waiting_since_ns.store(1, std::memory_order_relaxed);
-  own.waiting_for.store(peer, std::memory_order_relaxed);
+  board_.show_wait(peer, 0, 0, 1);
   // Where one operation is missing that is remembered, the row was sent while nobody waited.
   const uint64_t oldest = sequence > kHistory ? sequence - kHistory + 1 : 1;
   const uint64_t begun = board_.last_begun(peer);
@@ -312,54 +277,15 @@ Status Watch::compare_calls() {
   return {};
 }
 
-std::vector<uint64_t> Watch::heartbeats() const {
-  std::vector<uint64_t> beats;
-  for (int r = 0; r < board_.ranks(); ++r) {
-    const RankState& s = board_.state(r);
-    beats.push_back(s.heartbeat.load(std::memory_order_relaxed));
-  }
-  return beats;
-}
-
-int Watch::find_culprit(const Wait& wait, const std::vector<uint64_t>& before) const {
-  const int ranks = board_.ranks();
-  const auto moving = [&](int r) {
-    return board_.state(r).heartbeat.load(std::memory_order_relaxed) !=
-           before[static_cast<size_t>(r)];
-  };
-  // Rows come by agents, which live in the first ranks of their hosts, and from one host to another by
-  // that of rank 0: where they have stopped coming, such a rank has stopped, and others may have not.
+// Rows come by agents, which live in the first ranks of their hosts, and from one host to another by that
+// of rank 0: if they have stopped coming, such a rank has stopped, and others may have not.
+int Watch::source_of(int rank) const {
   const base::HostMap& hosts = board_.places().hosts;
   const bool no_agent = board_.places().several() && !board_.agent_looks(base::now_ns());
   const int own_first = hosts.ranks_on(hosts.host_of(board_.rank()))[0];
-  const auto agent_of = [&](int r) {
-    if (!board_.is_local(r) && no_agent && !board_.has_left(own_first)) return own_first;
-    if (!rows_are_old(r)) return r;
-    return rows_are_old(0) ? 0 : hosts.ranks_on(hosts.host_of(r))[0];
-  };
-  const auto inside = [&](int r) {
-    return board_.state(r).finished.load(std::memory_order_acquire) < wait.sequence;
-  };
-  // Follow the waiting until somebody who does not wait.
-  std::vector<bool> visited(static_cast<size_t>(ranks), false);
-  int at = wait.peer;
-  const auto is_next = [&](int r) {
-    return r >= 0 && r < ranks && r != board_.rank() && !visited[static_cast<size_t>(r)];
-  };
-  while (is_next(at)) {
-    visited[static_cast<size_t>(at)] = true;
-    const bool still = !moving(at) && inside(at);
-    const int next = still ? board_.awaited_elsewhere(at)
-                           : board_.state(at).waiting_for.load(std::memory_order_relaxed);
-    if (still && agent_of(at) != at) return agent_of(at);
-    if (still && !is_next(next)) return at;
-    at = next;
-  }
-  // The chain closed, or ended at a rank that is through: take whoever stands still.
-  for (int r = 0; r < ranks; ++r) {
-    if (r != board_.rank() && !board_.has_left(r) && !moving(r) && inside(r)) return agent_of(r);
-  }
-  return -1;
+  if (!board_.is_local(rank) && no_agent && !board_.has_left(own_first)) return own_first;
+  if (!rows_are_old(rank)) return rank;
+  return rows_are_old(0) ? 0 : hosts.ranks_on(hosts.host_of(rank))[0];
 }
 
 bool Watch::rows_are_old(int rank) const {
@@ -384,7 +310,7 @@ std::string Watch::describe_stalled(int rank, const Wait& wait) const {
   std::string text = name_of(rank) + " has not called it";
   text += messages.empty() ? fmt::format("; its last operation is {}", posted)
                            : fmt::format(": it waits in {}", messages[0].to_string());
-  if (const int awaited = board_.awaited_elsewhere(rank); awaited >= 0) {
+  if (const int awaited = awaited_elsewhere(board_.observe_all(), rank); awaited >= 0) {
     text += fmt::format("; it waits in another communicator for {}", name_of(awaited));
   }
   return text;
@@ -453,7 +379,7 @@ std::string Watch::describe_circle(const Wait& wait) const {
 Status Watch::stalled(const Wait& wait) {
   const int64_t now_is = base::now_ns();
   if (window_end_ns_ == 0) {
-    before_ = heartbeats();
+    before_ = board_.observe_all();
     window_end_ns_ =
         now_is + (board_.places().several() ? kFarHeartbeatWindowNs : kHeartbeatWindowNs);
   }
@@ -462,7 +388,12 @@ Status Watch::stalled(const Wait& wait) {
   if (wait.call == nullptr && wait.peer >= 0 && board_.has_left(wait.peer)) {
     return abandoned(wait.peer, wait.transfer);
   }
-  const int culprit = find_culprit(wait, before_);
+  const int culprit = find_culprit({.before = before_,
+                                    .now = board_.observe_all(),
+                                    .rank = board_.rank(),
+                                    .peer = wait.peer,
+                                    .sequence = wait.sequence,
+                                    .source = [this](int rank) { return source_of(rank); }});
   const std::string why = culprit >= 0 ? describe_stalled(culprit, wait) : describe_circle(wait);
   return board_.raise(
       {Code::kTimeout,

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "comm/board/board.hpp"
+#include "comm/health/diagnose.hpp"
 #include "comm/health/elsewhere.hpp"
 #include "rondo/status.hpp"
 
@@ -35,13 +36,6 @@ struct Wait {
 };
 /// Later than every operation: a rank that point-to-point messages wait for is never through.
 inline constexpr uint64_t kNoSequence = ~uint64_t{0};
-
-/// "10 float", "10 float with tag 7": of a message, as its word (tags.hpp) says.
-std::string describe_word(uint64_t word);
-/// The error for a recv on rank `to` that meets another message from rank `from` than it expects.
-Status uneven_message(int from, uint64_t sent_word, int to, uint64_t expected_word);
-/// The same for a recv that may get fewer elements than `room` says.
-Status unfit_message(int from, uint64_t sent_word, int to, uint64_t room_word);
 
 /// A wait for news of other hosts, in looks: it never sleeps, so that any thread may look again later.
 /// Its end is counted in looks: if this process gets no CPU, the agents may get none either.
@@ -138,6 +132,7 @@ class Watch {
   Status stalled(const Wait& wait);
   /// Of a rank on another host: its row has not come for long, although this rank waits.
   bool rows_are_old(int rank) const;
+  int source_of(int rank) const;
   std::string describe_stalled(int rank, const Wait& wait) const;
   /// Whom the wait waits for: "rank 2", or for any source its candidates.
   std::string describe_awaited(const Wait& wait) const;
@@ -147,8 +142,6 @@ class Watch {
   std::string describe_circle(const Wait& wait) const;
   /// Of every rank together; another number than before as soon as anything has moved anywhere.
   uint64_t all_moves() const;
-  std::vector<uint64_t> heartbeats() const;
-  int find_culprit(const Wait& wait, const std::vector<uint64_t>& before) const;
 
   const Board& board_;
   Elsewhere elsewhere_;
@@ -160,7 +153,7 @@ class Watch {
   int64_t moved_ns_ = 0;   // and since when: a stop of this process does not count
   // Between the two looks of stalled(); 0: not between them.
   int64_t window_end_ns_ = 0;
-  std::vector<uint64_t> before_;
+  std::vector<Observation> before_;
 };
 
 }  // namespace rondo::board

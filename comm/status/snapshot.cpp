@@ -6,7 +6,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <atomic>
 #include <limits>
 #include <map>
 #include <memory>
@@ -18,6 +17,7 @@
 #include "comm/base/clock.hpp"
 #include "comm/base/counted.hpp"
 #include "comm/base/process.hpp"
+#include "comm/health/diagnose.hpp"
 #include "comm/health/process_state.hpp"
 
 namespace rondo::status {
@@ -25,7 +25,7 @@ namespace {
 
 using board::BoardView;
 using board::Life;
-using board::RankState;
+using board::Observation;
 
 bool has_ended(const std::string& process) { return process.empty() || process == "a zombie"; }
 bool is_stopped(const std::string& process) { return process.starts_with("stopped"); }
@@ -41,23 +41,21 @@ std::optional<board::Posted> last_posted(const BoardView& board, int rank, uint6
   return std::nullopt;
 }
 
-double seconds_since(const std::atomic<int64_t>& moment) {
-  const int64_t since_ns = moment.load(std::memory_order_relaxed);
+double seconds_since(int64_t since_ns) {
   return static_cast<double>(std::max<int64_t>(base::now_ns() - since_ns, 0)) * 1e-9;
 }
 
-void describe_wait(const RankState& state, const board::Call& call,
+void describe_wait(const Observation& seen, const board::Call& call,
                    const schedule::SharedHosts& hosts, RankSnapshot& rank) {
-  rank.seconds = seconds_since(state.waiting_since_ns);
-  rank.algorithm = static_cast<Algorithm>(state.algorithm.load(std::memory_order_relaxed));
+  rank.seconds = seconds_since(seen.waiting_since_ns);
+  rank.algorithm = static_cast<Algorithm>(seen.algorithm);
   if (call.root < 0 || call.root >= hosts->ranks()) return;  // a board that a stranger wrote
-  const uint32_t step = state.step.load(std::memory_order_relaxed);
   auto schedule = algorithms::build(call.collective, rank.algorithm, hosts, rank.rank, call.root);
-  if (!schedule.ok() || step >= schedule->steps.size()) return;
-  rank.step = step;
+  if (!schedule.ok() || seen.step >= schedule->steps.size()) return;
+  rank.step = seen.step;
   rank.steps = static_cast<uint32_t>(schedule->steps.size());
-  rank.round = state.round.load(std::memory_order_relaxed);
-  rank.action = schedule::name_of(schedule->steps[step]);
+  rank.round = seen.round;
+  rank.action = schedule::name_of(schedule->steps[seen.step]);
 }
 
 /// What a rank that is in no operation waits with: a message from or to that peer.
@@ -68,58 +66,29 @@ std::string message_with(const RankSnapshot& rank) {
   return "a message (send, recv)";
 }
 
-/// What says that a wait is still the same one.
-struct Reading {
-  uint64_t posted, finished, elsewhere;
-  int64_t waiting_since_ns;
-  int32_t waiting_for;
-  uint32_t step, round, life;
-  friend bool operator==(const Reading&, const Reading&) = default;
-};
-
-std::vector<Reading> read_all(const BoardView& board) {
-  std::vector<Reading> all;
-  for (int rank = 0; rank < board.ranks(); ++rank) {
-    const RankState& s = board.state(rank);
-    all.push_back({.posted = s.posted.load(std::memory_order_acquire),
-                   .finished = s.finished.load(std::memory_order_acquire),
-                   .elsewhere = s.elsewhere.load(std::memory_order_acquire),
-                   .waiting_since_ns = s.waiting_since_ns.load(std::memory_order_acquire),
-                   .waiting_for = s.waiting_for.load(std::memory_order_acquire),
-                   .step = s.step.load(std::memory_order_acquire),
-                   .round = s.round.load(std::memory_order_acquire),
-                   .life = s.life.load(std::memory_order_acquire)});
-  }
-  return all;
-}
-
-RankSnapshot look_at(const BoardView& board, int r, const schedule::SharedHosts& hosts,
-                     int own_host) {
-  const RankState& state = board.state(r);
-  RankSnapshot rank{
-      .rank = r, .pid = state.pid.load(std::memory_order_relaxed), .host = hosts->host_of(r)};
+RankSnapshot look_at(const BoardView& board, std::span<const Observation> all, int r,
+                     const schedule::SharedHosts& hosts, int own_host) {
+  const Observation& seen = all[static_cast<size_t>(r)];
+  RankSnapshot rank{.rank = r, .pid = seen.pid, .host = hosts->host_of(r)};
   const bool here = rank.host == own_host;
-  if (!here) rank.age_seconds = seconds_since(state.heard_ns);
-  // Before the rest: a rank that leaves has done so after all else.
-  const Life life = board.life(r);
-  const int peer = state.waiting_for.load(std::memory_order_relaxed);
-  rank.ended = state.finished.load(std::memory_order_acquire);
+  if (!here) rank.age_seconds = seconds_since(seen.heard_ns);
+  const int peer = seen.waiting_for;
+  rank.ended = seen.finished;
   rank.messages = board.messages(r);
-  rank.message_lanes = state.messages.load(std::memory_order_relaxed);
+  rank.message_lanes = seen.messages;
   const auto posted = last_posted(board, r, rank.begun);
   if (posted) rank.operation = posted->call.to_string();
-  rank.foreign_pid = here && life == Life::kAlive &&
-                     !base::proc_shows(state.pid_namespace.load(std::memory_order_relaxed));
-  const bool has_process = here && life == Life::kAlive && !rank.foreign_pid;
+  rank.foreign_pid = here && seen.life == Life::kAlive && !base::proc_shows(seen.pid_namespace);
+  const bool has_process = here && seen.life == Life::kAlive && !rank.foreign_pid;
   if (has_process) rank.process = board::process_state(rank.pid);
-  const auto letter = static_cast<char>(state.process.load(std::memory_order_relaxed));
-  if (!here && life == Life::kAlive && board::is_stopped(letter)) {
+  const auto letter = static_cast<char>(seen.process);
+  if (!here && seen.life == Life::kAlive && board::is_stopped(letter)) {
     rank.process = board::words_of(letter);
   }
-  if (life != Life::kAlive) {
-    rank.doing = life == Life::kGone     ? Doing::kLeft
-                 : life == Life::kAbsent ? Doing::kNotCome
-                                         : Doing::kDead;
+  if (seen.life != Life::kAlive) {
+    rank.doing = seen.life == Life::kGone     ? Doing::kLeft
+                 : seen.life == Life::kAbsent ? Doing::kNotCome
+                                              : Doing::kDead;
   } else if (has_process && has_ended(rank.process)) {
     rank.doing = Doing::kDead;
   } else if (rank.begun <= rank.ended &&
@@ -127,16 +96,16 @@ RankSnapshot look_at(const BoardView& board, int r, const schedule::SharedHosts&
     rank.doing = Doing::kWaiting;
     rank.peer = peer;
     rank.operation = message_with(rank);
-    rank.seconds = seconds_since(state.waiting_since_ns);
+    rank.seconds = seconds_since(seen.waiting_since_ns);
   } else if (rank.begun <= rank.ended) {
     rank.doing = Doing::kOutside;
-    rank.elsewhere = board.awaited_elsewhere(r);
+    rank.elsewhere = board::awaited_elsewhere(all, r);
   } else if (peer < 0 || peer >= board.ranks() || !posted) {
     rank.doing = Doing::kWorking;
   } else {
     rank.doing = Doing::kWaiting;
     rank.peer = peer;
-    describe_wait(state, posted->call, hosts, rank);
+    describe_wait(seen, posted->call, hosts, rank);
   }
   return rank;
 }
@@ -203,14 +172,11 @@ std::string list_of(const std::vector<int>& ranks) {
   return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
 }
 
-/// From `head` on, whom each waits for, in turn; ends at who does not wait, or has been there.
+/// From `head` on, whom each waits for, in turn.
 std::vector<int> path_from(const Snapshot& snapshot, int head) {
-  std::vector<int> path{head};
-  while (true) {
-    const int next = next_of(snapshot.ranks[static_cast<size_t>(path.back())]);
-    if (next < 0 || std::find(path.begin(), path.end(), next) != path.end()) return path;
-    path.push_back(next);
-  }
+  return board::follow(head, snapshot.ranks.size(), [&](int rank) {
+    return next_of(snapshot.ranks[static_cast<size_t>(rank)]);
+  });
 }
 
 /// A cell, wide enough for every host's name; nothing where there is one host. Of the heading: -1.
@@ -285,13 +251,12 @@ Snapshot take(const MappedBoard& board) {
   const auto hosts = std::make_shared<const base::HostMap>(std::move(places.hosts));
   Snapshot snapshot{.communicator = board.name(), .hosts = std::move(places.names)};
   const int own_host = hosts->hosts() > 1 ? board.host() : 0;
-  const std::vector<Reading> before = read_all(view);
+  const std::vector<Observation> all = view.observe_all();
   for (int rank = 0; rank < view.ranks(); ++rank) {
-    snapshot.ranks.push_back(look_at(view, rank, hosts, own_host));
+    snapshot.ranks.push_back(look_at(view, all, rank, hosts, own_host));
   }
-  const std::vector<Reading> after = read_all(view);
-  for (size_t rank = 0; rank < after.size(); ++rank) {
-    snapshot.ranks[rank].is_steady = before[rank] == after[rank];
+  for (RankSnapshot& rank : snapshot.ranks) {
+    rank.is_steady = all[static_cast<size_t>(rank.rank)].is_same_wait(view.observe(rank.rank));
   }
   if (const Status error = view.error(); !error.ok()) snapshot.error = error.to_string();
   return snapshot;

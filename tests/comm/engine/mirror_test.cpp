@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "comm/base/clock.hpp"
+#include "comm/health/diagnose.hpp"
 #include "tests/comm/engine/board_memory.hpp"
 #include "tests/harness/catch.hpp"
 #include "tests/harness/contains.hpp"
@@ -171,8 +172,8 @@ TEST_CASE("processes of other hosts are told apart, though they have the same nu
   mirror.introduce(2, 7, 0xefffffff, "boot c");
   mirror.introduce(3, 7, 0xf0000001, "boot c");
   for (const int rank : {1, 2, 3}) {
-    board.state(0).elsewhere.store(packed_process(board.state(rank)));
-    CHECK(board.awaited_elsewhere(0) == rank);
+    board.state(0).elsewhere.store(board.observe(rank).packed_process());
+    CHECK(awaited_elsewhere(board.observe_all(), 0) == rank);
     CHECK(board.state(rank).pid_namespace.load() < 0xef000000);  // none of this host
   }
 }

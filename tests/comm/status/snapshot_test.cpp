@@ -199,7 +199,7 @@ TEST_CASE("a rank that waits in another communicator is said to") {
   ranks.post(2, 1);
   ranks.wait(2, 0);
   ranks[1].state(1).pid = getppid();
-  ranks[0].state(0).elsewhere = board::packed_process(ranks[1].state(1));
+  ranks[0].state(0).elsewhere = ranks[1].observe(1).packed_process();
   CHECK(chain_of(ranks.look()) ==
         "rank 2 waits for rank 0, which waits in another communicator for rank 1, which has not "
         "begun an operation");

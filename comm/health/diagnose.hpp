@@ -1,0 +1,44 @@
+// What is wrong, and with which rank: pure functions over what was observed, and the error messages. A
+// wait on CPUs (watch.hpp), kernels' reports (device/reports.cpp) and rondo-status ask the same ones.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/board/observation.hpp"
+#include "rondo/status.hpp"
+
+namespace rondo::board {
+
+/// From `first` on the ranks each of which waits for the next one, as `next` says. The last one waits
+/// for none of `ranks`, or for one of the path.
+std::vector<int> follow(int first, size_t ranks, const std::function<int(int)>& next);
+
+/// The rank whose process that of `rank` waits for in another communicator, or -1: none of these.
+int awaited_elsewhere(std::span<const Observation> ranks, int rank);
+
+/// A wait in which nothing has moved.
+struct Stall {
+  std::span<const Observation> before, now;  // all ranks, looked at twice
+  int rank, peer;                            // `rank` waits for `peer`; or kAnySource
+  uint64_t sequence;
+  /// The rank through whose process news of another one comes, if that has stopped coming; otherwise
+  /// that other one.
+  std::function<int(int)> source;
+};
+/// The rank that the others wait for, and that waits for none itself; -1: there is none.
+int find_culprit(const Stall& stall);
+
+/// "10 float", "10 float with tag 7": of a message, as its word (tags.hpp) says.
+std::string describe_word(uint64_t word);
+/// The error for a recv on rank `to` that meets another message from rank `from` than it expects.
+Status uneven_message(int from, uint64_t sent_word, int to, uint64_t expected_word);
+/// The same for a recv that may get fewer elements than `room` says.
+Status unfit_message(int from, uint64_t sent_word, int to, uint64_t room_word);
+/// The error for a rank that left while others needed it; `when`: "while rank 1 is in ...".
+Status left_early(int rank, const std::string& when);
+
+}  // namespace rondo::board
