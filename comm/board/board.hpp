@@ -1,7 +1,8 @@
 // The board: what every rank is doing, in memory that all ranks of the host map. Where there are
 // several hosts, each has a board with the rows of all ranks; those of other hosts are copies
-// (mirror.hpp), some time old and written by the host's agent alone. It is how ranks compare operations, find out who waits for whom, share one error, offer their buffers to each
-// other, and wake each other. It diagnoses nothing itself (watch.hpp does) and carries no payload.
+// (mirror.hpp), some time old and written by the host's agent alone. It is how ranks compare
+// operations, find out who waits for whom, share one error, offer their buffers to each other, and wake
+// each other. It diagnoses nothing itself (comm/health does) and carries no payload.
 //
 // Layout, in this order; every entry on pairs of cache lines of its own (records: on lines):
 //
@@ -152,8 +153,8 @@ struct alignas(128) RankState {
   // Where there are several hosts: 'T' or 't' while the host's agent sees that the process is stopped;
   // else 0. Its writer is the agent.
   std::atomic<uint32_t> process;
-  // While the rank's process waits for long in another communicator: Observation::packed_process() of the rank
-  // there that it waits for; 0: it does not.
+  // While the rank's process waits for long in another communicator: Observation::packed_process() of
+  // the rank there that it waits for; 0: it does not.
   std::atomic<uint64_t> elsewhere;
   // The last split or duplicate, by its number from 1, of which this rank could not make its part,
   // and the Code: 0: none.

@@ -123,18 +123,7 @@ Status timeout(const ProcessMemory& memory, uint32_t channels, const board::Boar
                board::Watch& watch, const FoundReport& found) {
   const DeviceReport& report = *found.report;
   await_row(watch, report);
-  const auto ours = board.read(found.rank, report.sequence);
-  for (int peer = 0; ours && peer < board.ranks(); ++peer) {
-    const auto theirs = board.read(peer, report.sequence);
-    if (theirs && theirs->call != ours->call) {
-      return watch.mismatch(found.rank, peer, report.sequence, ours->call.to_string());
-    }
-  }
-  for (int rank = 0; ours && rank < board.ranks(); ++rank) {
-    for (int peer = 0; peer < rank; ++peer) {
-      RONDO_TRY(watch.find_uneven(rank, peer, report.sequence, ours->call));
-    }
-  }
+  RONDO_TRY(watch.find_disagreement(report.sequence));
   return {
       Code::kTimeout,
       fmt::format("{} has not moved within its timeout on rank {}, whose kernel waits for {} of "

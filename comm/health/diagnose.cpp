@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "comm/board/tags.hpp"
 
@@ -53,6 +54,42 @@ int find_culprit(const Stall& stall) {
     }
   }
   return -1;
+}
+
+Status unlike_calls(uint64_t sequence, int rank, const std::string& called, int peer,
+                    const std::string& theirs) {
+  return {
+      Code::kMismatch,
+      fmt::format("the ranks disagree about operation {}: rank {} called {}, rank {} called {}; "
+                  "every rank must issue the same operations in the same order",
+                  sequence, rank, called, peer, theirs)};
+}
+
+Status uneven(const Board& board, int rank, int peer, uint64_t sequence, const Call& call) {
+  if (call.collective != Collective::kAllToAllV) return {};
+  for (const auto& [from, to] : {std::pair{rank, peer}, std::pair{peer, rank}}) {
+    const auto exchange = board.exchange(from, to, sequence);
+    if (!exchange || exchange->sends == exchange->expects) continue;
+    return {Code::kMismatch,
+            fmt::format("the ranks disagree about operation {}, {}: rank {} sends {} elements to "
+                        "rank {}, which expects {} from it",
+                        sequence, call.to_string(), from, exchange->sends, to, exchange->expects)};
+  }
+  return {};
+}
+
+Status disagreement(const Board& board, int rank, int peer, uint64_t first, uint64_t last) {
+  for (uint64_t at = first; at <= last; ++at) {
+    const auto ours = board.read(rank, at), theirs = board.read(peer, at);
+    if (!ours || !theirs) continue;
+    if (ours->call != theirs->call) {
+      const bool layouts = ours->call.layout != theirs->call.layout;
+      return unlike_calls(at, rank, ours->call.to_string(layouts), peer,
+                          theirs->call.to_string(layouts));
+    }
+    RONDO_TRY(uneven(board, rank, peer, at, ours->call));
+  }
+  return {};
 }
 
 std::string describe_word(uint64_t word) {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/board/observation.hpp"
+#include "comm/board/board.hpp"
 #include "rondo/status.hpp"
 
 namespace rondo::board {
@@ -31,6 +31,19 @@ struct Stall {
 };
 /// The rank that the others wait for, and that waits for none itself; -1: there is none.
 int find_culprit(const Stall& stall);
+
+/// The first operation that the board remembers of a rank that is in operation `sequence`.
+inline uint64_t oldest_remembered(uint64_t sequence) {
+  return sequence > kHistory ? sequence - kHistory + 1 : 1;
+}
+/// The error if two ranks have called different operations, or different counts of an all_to_all_v, in
+/// first..last, as far as the board remembers both; else ok.
+Status disagreement(const Board& board, int rank, int peer, uint64_t first, uint64_t last);
+/// The error if two ranks disagree about what passes between them in an all_to_all_v; else ok.
+Status uneven(const Board& board, int rank, int peer, uint64_t sequence, const Call& call);
+/// The error for two ranks that have called different operations.
+Status unlike_calls(uint64_t sequence, int rank, const std::string& called, int peer,
+                    const std::string& theirs);
 
 /// "10 float", "10 float with tag 7": of a message, as its word (tags.hpp) says.
 std::string describe_word(uint64_t word);

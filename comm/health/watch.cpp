@@ -174,7 +174,7 @@ Status Watch::find_mismatch(const Wait& wait) {
     if (peer == board_.rank()) continue;
     const auto posted = board_.read(peer, wait.sequence);
     if (posted && posted->call != *wait.call) return mismatch(peer, wait.sequence, *wait.call);
-    if (Status s = find_uneven(board_.rank(), peer, wait.sequence, *wait.call); !s.ok()) return s;
+    if (Status s = find_uneven(peer, wait.sequence, *wait.call); !s.ok()) return s;
   }
   return {};
 }
@@ -207,19 +207,9 @@ bool Watch::explain_link(const Status& link, const std::string& what, int peer, 
   return true;
 }
 
-Status Watch::find_uneven(int rank, int peer, uint64_t sequence, const Call& call) {
-  if (call.collective != Collective::kAllToAllV) return {};
-  for (const bool ours : {true, false}) {
-    const int from = ours ? rank : peer, to = ours ? peer : rank;
-    const auto exchange = board_.exchange(from, to, sequence);
-    if (!exchange || exchange->sends == exchange->expects) continue;
-    return board_.raise(
-        {Code::kMismatch,
-         fmt::format("the ranks disagree about operation {}, {}: rank {} sends {} elements to rank "
-                     "{}, which expects {} from it",
-                     sequence, call.to_string(), from, exchange->sends, to, exchange->expects)});
-  }
-  return {};
+Status Watch::find_uneven(int peer, uint64_t sequence, const Call& call) {
+  const Status found = uneven(board_, board_.rank(), peer, sequence, call);
+  return found.ok() ? found : board_.raise(found);
 }
 
 bool Watch::has_row(int peer, uint64_t sequence, NewsWait& wait) const {
@@ -227,7 +217,7 @@ bool Watch::has_row(int peer, uint64_t sequence, NewsWait& wait) const {
   // What makes agents send rows often (control/agent.cpp).
   board_.show_wait(peer, 0, 0, 1);
   // Where one operation is missing that is remembered, the row was sent while nobody waited.
-  const uint64_t oldest = sequence > kHistory ? sequence - kHistory + 1 : 1;
+  const uint64_t oldest = oldest_remembered(sequence);
   const uint64_t begun = board_.last_begun(peer);
   if (begun >= sequence && (board_.read(peer, oldest) || begun >= oldest + kHistory)) return true;
   (void)wait.is_due();
@@ -238,25 +228,23 @@ Status Watch::mismatch(int peer, uint64_t sequence, const Call& call) {
   return mismatch(board_.rank(), peer, sequence, call.to_string());
 }
 
+// The first difference that the board still remembers: later ones follow from it.
 Status Watch::mismatch(int rank, int peer, uint64_t sequence, const std::string& called) {
-  const auto report = [&](uint64_t at, const std::string& ours, const std::string& theirs) {
-    return board_.raise(
-        {Code::kMismatch,
-         fmt::format("the ranks disagree about operation {}: rank {} called {}, rank {} called {}; "
-                     "every rank must issue the same operations in the same order",
-                     at, rank, ours, peer, theirs)});
-  };
-  // The first difference that the board still remembers: later ones follow from it.
-  for (uint64_t at = sequence > kHistory ? sequence - kHistory + 1 : 1; at <= sequence; ++at) {
-    const auto ours = board_.read(rank, at), theirs = board_.read(peer, at);
-    if (ours && theirs && ours->call != theirs->call) {
-      const bool layouts = ours->call.layout != theirs->call.layout;
-      return report(at, ours->call.to_string(layouts), theirs->call.to_string(layouts));
+  const Status found = disagreement(board_, rank, peer, oldest_remembered(sequence), sequence);
+  if (!found.ok()) return board_.raise(found);
+  const auto theirs =
+      fmt::format("something else (it is at operation {})", board_.last_begun(peer));
+  return board_.raise(unlike_calls(sequence, rank, called, peer, theirs));
+}
+
+Status Watch::find_disagreement(uint64_t sequence) {
+  for (int rank = 0; rank < board_.ranks(); ++rank) {
+    for (int peer = 0; peer < rank; ++peer) {
+      const Status found = disagreement(board_, rank, peer, sequence, sequence);
+      if (!found.ok()) return mismatch(rank, peer, sequence, {});
     }
-    if (ours && theirs) RONDO_TRY(find_uneven(rank, peer, at, ours->call));
   }
-  const uint64_t theirs = board_.state(peer).posted.load(std::memory_order_acquire);
-  return report(sequence, called, fmt::format("something else (it is at operation {})", theirs));
+  return {};
 }
 
 Status Watch::compare_calls() {
@@ -268,11 +256,8 @@ Status Watch::compare_calls() {
   for (int peer = 0; peer < board_.ranks(); ++peer) {
     if (peer == rank) continue;
     const uint64_t last = std::min(own, board_.state(peer).posted.load(std::memory_order_seq_cst));
-    for (uint64_t at = last > kHistory ? last - kHistory + 1 : 1; at <= last; ++at) {
-      const auto ours = board_.read(rank, at), theirs = board_.read(peer, at);
-      if (ours && theirs && ours->call != theirs->call) return mismatch(peer, at, ours->call);
-      if (ours && theirs) RONDO_TRY(find_uneven(rank, peer, at, ours->call));
-    }
+    const Status found = disagreement(board_, rank, peer, oldest_remembered(last), last);
+    if (!found.ok()) return board_.raise(found);
   }
   return {};
 }

@@ -114,9 +114,11 @@ class Watch {
   /// Raises the error for a link that failed during `what`, which waits for `peer` (kAnySource: for
   /// whichever). False: a rank may have ended, and the news of it may still come; look again.
   bool explain_link(const Status& link, const std::string& what, int peer, NewsWait& wait);
-  /// The error, raised on the board, if two ranks disagree about what passes between them in an
-  /// all_to_all_v; else ok.
-  Status find_uneven(int rank, int peer, uint64_t sequence, const Call& call);
+  /// The error, raised on the board, if this rank and `peer` disagree about what passes between them in
+  /// an all_to_all_v; else ok.
+  Status find_uneven(int peer, uint64_t sequence, const Call& call);
+  /// The error, raised on the board, if any two ranks disagree about that operation; else ok.
+  Status find_disagreement(uint64_t sequence);
   /// Compares this rank's calls with those of other ranks, as far as the board remembers both. Returns
   /// the error, raised on the board, if two differ, otherwise ok. Used at the end, because ranks that
   /// only send receive no hash. If two ranks compare at once, at least one sees the other's calls.

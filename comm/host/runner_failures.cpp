@@ -111,7 +111,7 @@ bool Runner::explain(FoundFailure& finding) {
 void Runner::explain_engine(const Operation& operation, const HostEngine& engine) {
   const int peer = engine.blocked_on();
   const board::Call& call = operation.prepared->call;
-  if (!watch_.find_uneven(board_.rank(), peer, operation.sequence, call).ok()) return;
+  if (!watch_.find_uneven(peer, operation.sequence, call).ok()) return;
   if (engine.mismatch()) {
     (void)watch_.mismatch(peer, operation.sequence, call);
   } else if (const int error = engine.copy_error(); error != 0) {
@@ -137,7 +137,7 @@ void Runner::explain_engine(const Operation& operation, const HostEngine& engine
 [[gnu::noinline]] Status Runner::find_uneven(const Operation& operation) {
   Status uneven;
   for (int peer = 0; uneven.ok() && peer < board_.ranks(); ++peer) {
-    uneven = watch_.find_uneven(board_.rank(), peer, operation.sequence, operation.prepared->call);
+    uneven = watch_.find_uneven(peer, operation.sequence, operation.prepared->call);
   }
   return uneven;
 }
