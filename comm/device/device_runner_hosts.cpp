@@ -78,15 +78,15 @@ void DeviceRunner::lose_wire(const Status& why) {
   }
 }
 
-// This rank's kernels run until the error has a name, for about a second at most. If they were aborted
-// before that, other ranks' kernels would report the abort as the error.
+// Kernels stop before this thread waits for news. Whoever reads their reports meanwhile waits for what
+// is found here (explain_reports).
 Status DeviceRunner::explain_lost() {
   const uint64_t sequence = sequence_.load(std::memory_order_relaxed);
   const auto posted = board_.read(board_.rank(), sequence);
   const std::string what = posted ? posted->call.to_string() : "a collective";
+  memory_->raise_aborts();
   board::NewsWait news;
   board::NewsWait::await([&] { return watch_.explain_link(lost_, what, -1, news); });
-  memory_->raise_aborts();
   return board_.error();
 }
 

@@ -74,6 +74,17 @@ void await_row(const board::Watch& watch, const DeviceReport& report) {
   board::NewsWait::await([&] { return watch.has_row(report.peer, report.sequence, news); });
 }
 
+// A rank that has ended the waits of kernels may still look for the cause: twice as long as it does.
+void await_cause(const board::Board& board) {
+  for (int times = 0; times < 2; ++times) {
+    board::NewsWait news;
+    board::NewsWait::await([&] {
+      (void)news.is_due();
+      return board.has_error() || news.is_over();
+    });
+  }
+}
+
 // By copies, for which ranks know of peers' buffers only that they lie where their own do.
 Status place_mismatch(const board::Board& board, const FoundReport& found) {
   const DeviceReport& report = *found.report;
@@ -175,6 +186,7 @@ Status explain_reports(const ProcessMemory& memory, uint32_t channels, const boa
       if (message) return message_timeout(found);
       return timeout(memory, channels, board, watch, found);
     default:
+      await_cause(board);
       return {Code::kAborted,
               fmt::format("rank {}'s kernel was aborted in {}", found.rank,
                           message ? describe(*found.report)

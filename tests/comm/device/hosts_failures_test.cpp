@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/status/find.hpp"
 #include "tests/comm/device/alone.hpp"
 
 namespace rondo::device::test {
@@ -179,6 +180,44 @@ TEST_CASE("Over several hosts, a rank that dies is named with its host, and stre
   });
   for (int rank = 0; rank < 2; ++rank) gang.await(rank, "ready");
   gang.kill(1, SIGKILL);
+  check_survivors(gang);
+}
+
+// Rank 0's process has the agent of its host. While it is stopped, nobody learns what has become of rank
+// 1, whose connection closes.
+TEST_CASE("Over several hosts, kernels that lose a link end before the cause is known") {
+  const Pretended pretended({0, 1, 0});
+  const TempDirectory directory;
+  testing::ForkGang gang(3, [&](int rank, testing::Link& link) {
+    const auto gpu = gpus(3);
+    gpu->peers.clear();
+    Alone self(gpu, directory, rank, 3);
+    Ints data(300, 1);
+    const auto pass = [&] {
+      Communicator& c = *self.ranks;
+      testing::expect_ok(rank == 1 ? c.send(data.data(), 300, DataType::kInt32, 2, self.options())
+                                   : c.recv(data.data(), 300, DataType::kInt32, 1, self.options()),
+                         "a message");
+    };
+    if (rank != 0) pass();
+    gpu->drain(self.stream);  // ranks 1 and 2 are connected
+    if (rank == 2) pass();
+    const auto boards = status::boards_of_process(getpid());
+    link.announce("ready");
+    if (rank != 2) return link.await("rank 2 is through");
+    testing::await("the kernel ends", [&] { return gpu->idle(self.stream); });
+    testing::expect(!boards.value().front().view().has_error(), "the error was known before");
+    testing::expect(!self.ranks->status().ok(), "no error");
+    testing::expect(self.ranks->status().message().find("aborted") == std::string::npos,
+                    "the error is the kernels' end: " + self.ranks->status().message());
+    link.announce("through");
+  });
+  for (int rank = 0; rank < 3; ++rank) gang.await(rank, "ready");
+  gang.kill(0, SIGSTOP);
+  gang.kill(1, SIGKILL);
+  gang.await(2, "through");
+  gang.kill(0, SIGCONT);
+  gang.tell(0, "rank 2 is through");
   check_survivors(gang);
 }
 
