@@ -4,13 +4,16 @@
 #include <atomic>
 #include <barrier>
 #include <functional>
+#include <list>
 #include <optional>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "comm/device/device_runner.hpp"
 #include "tests/comm/device/alone.hpp"
+#include "tests/comm/engine/board_memory.hpp"
 
 namespace rondo::device::test {
 namespace {
@@ -188,6 +191,29 @@ TEST_CASE("Of ranks that wait for each other, the one whose kernel has not begun
                 "rank 2 has called it, but its kernel makes no progress"});
   world.gpu->let_go(world.stream(2));
   world.synchronize();
+}
+
+TEST_CASE("A kernel's report and the rows of ranks on another host make one chain") {
+  auto control =
+      transport::Segment::create("reports-test", (ProcessMemory::control_bytes(3) + 4095) & ~4095u);
+  REQUIRE(control.ok());
+  const auto memory = ProcessMemory::open(gpus(1), std::move(*control), 3).value();
+  const board::BoardMemory rows(3);
+  const board::Places places{.hosts = base::HostMap({0, 1, 1}), .names = {"a", "b"}};
+  std::list<board::Board> boards;
+  for (int rank = 0; rank < 3; ++rank) {
+    boards.emplace_back(rows.base(), 3, rank, "", places);
+    boards.back().post(1, board::all_reduce_call(9), {}, {});
+  }
+  board::Watch watch(boards.front(), [](int) { return -1; });
+  boards.back().show_wait(1, 0, 0, 1);  // as rank 2 does when its kernel has reported
+  engine::DeviceReport& report = memory->control(0).reports[0];
+  report.ended = engine::DeviceReport::kTimeout;
+  report.awaited = engine::DeviceReport::kSlot;
+  report.peer = 2;
+  report.sequence = report.whole = 1;
+  says(explain_reports(*memory, 1, boards.front(), watch),
+       "whose kernel waits for data of rank 2 in step 0 of round 0: rank 1 has called it, but its");
 }
 
 TEST_CASE("abort() ends kernels that wait, on every rank") {
