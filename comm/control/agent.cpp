@@ -254,9 +254,8 @@ bool Agent::decides(int64_t now) const {
 bool Agent::someone_waits(int64_t now) const {
   const std::span<const int> own = board_.places().hosts.ranks_on(host_);
   return std::ranges::any_of(own, [&](int rank) {
-    const board::RankState& s = board_.state(rank);
-    return s.waiting_for.load(std::memory_order_relaxed) != -1 &&
-           now - s.waiting_since_ns.load(std::memory_order_relaxed) > kLongWaitNs;
+    const board::Observation seen = board_.observe(rank);
+    return seen.waiting_for != -1 && now - seen.waiting_since_ns > kLongWaitNs;
   });
 }
 
@@ -306,15 +305,11 @@ void Agent::look(int64_t now) {
 // Only the kernel of its host knows that a rank is stopped. One that has moved is not asked about.
 void Agent::look_at_processes() {
   for (const int rank : board_.places().hosts.ranks_on(host_)) {
-    const board::RankState& s = board_.state(rank);
-    // Relaxed: facts by themselves.
-    const uint64_t moves = s.heartbeat.load(std::memory_order_relaxed) +
-                           s.progress.load(std::memory_order_relaxed) +
-                           s.posted.load(std::memory_order_relaxed);
+    const board::Observation seen = board_.observe(rank);
+    const uint64_t moves = seen.heartbeat + seen.progress + seen.posted;
     const bool moved = moves != std::exchange(moves_[static_cast<size_t>(rank)], moves);
-    const bool seen = base::proc_shows(s.pid_namespace.load(std::memory_order_relaxed));
-    const char letter =
-        moved || !seen ? '\0' : board::process_letter(s.pid.load(std::memory_order_relaxed));
+    const bool shown = !moved && base::proc_shows(seen.pid_namespace);
+    const char letter = shown ? board::process_letter(seen.pid) : '\0';
     mirror_.show_process(rank, board::is_stopped(letter) ? letter : '\0');
   }
 }

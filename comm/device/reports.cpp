@@ -115,13 +115,11 @@ std::vector<board::Observation> observe(const ProcessMemory& memory, uint32_t ch
 }
 
 // Describes the rank that delays a rank waiting for `peer`.
-std::string culprit(std::span<const board::Observation> ranks, int peer, uint64_t sequence) {
+std::string culprit(std::span<const board::Observation> ranks, const board::Watch& watch, int peer,
+                    uint64_t sequence) {
   const auto late = std::ranges::find_if(
       ranks, [sequence](const board::Observation& rank) { return rank.posted < sequence; });
-  if (late != ranks.end()) {
-    return fmt::format("rank {} (pid {}) has not called it; its last operation is {}",
-                       late - ranks.begin(), late->pid, late->posted);
-  }
+  if (late != ranks.end()) return watch.describe_late(static_cast<int>(late - ranks.begin()));
   const std::vector<int> path = board::follow(
       peer, ranks.size(), [&](int rank) { return ranks[static_cast<size_t>(rank)].waiting_for; });
   return fmt::format(
@@ -141,7 +139,7 @@ Status timeout(const ProcessMemory& memory, uint32_t channels, const board::Boar
                   "rank {} in step {} of round {}: {}",
                   operation(board, found.rank, report.sequence), found.rank, word(report.awaited),
                   report.peer, report.step, report.round,
-                  culprit(observe(memory, channels, board), report.peer, report.sequence))};
+                  culprit(observe(memory, channels, board), watch, report.peer, report.sequence))};
 }
 
 }  // namespace

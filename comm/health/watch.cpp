@@ -281,19 +281,21 @@ bool Watch::rows_are_old(int rank) const {
 }
 
 std::string Watch::describe_stalled(int rank, const Wait& wait) const {
-  const RankState& s = board_.state(rank);
-  const uint64_t posted = s.posted.load(std::memory_order_acquire);
+  const Observation seen = board_.observe(rank);
   if (rows_are_old(rank)) {
-    const int64_t heard_ns = s.heard_ns.load(std::memory_order_relaxed);
     return fmt::format(
         "{} stands still: nothing has come from its process for {:.3g} s, when it was in "
         "operation {}",
-        name_of(rank), static_cast<double>(base::now_ns() - heard_ns) * 1e-9, posted);
+        name_of(rank), static_cast<double>(base::now_ns() - seen.heard_ns) * 1e-9, seen.posted);
   }
-  if (posted >= wait.sequence) return name_of(rank) + " stands still inside it";
+  return seen.posted >= wait.sequence ? name_of(rank) + " stands still inside it"
+                                      : describe_late(rank);
+}
+
+std::string Watch::describe_late(int rank) const {
   const std::vector<Message> messages = board_.messages(rank);
   std::string text = name_of(rank) + " has not called it";
-  text += messages.empty() ? fmt::format("; its last operation is {}", posted)
+  text += messages.empty() ? fmt::format("; its last operation is {}", board_.last_begun(rank))
                            : fmt::format(": it waits in {}", messages[0].to_string());
   if (const int awaited = awaited_elsewhere(board_.observe_all(), rank); awaited >= 0) {
     text += fmt::format("; it waits in another communicator for {}", name_of(awaited));
@@ -302,21 +304,18 @@ std::string Watch::describe_stalled(int rank, const Wait& wait) const {
 }
 
 std::string Watch::name_of(int rank) const {
-  const RankState& s = board_.state(rank);
+  const Observation seen = board_.observe(rank);
+  std::string name = board_.name_of(rank), state;
   if (!board_.is_local(rank)) {
-    std::string name = board_.name_of(rank);
-    // As its host's agent has seen it. Relaxed: a fact by itself.
-    const auto letter = static_cast<char>(s.process.load(std::memory_order_relaxed));
-    if (is_stopped(letter)) name.insert(name.size() - 1, ", " + words_of(letter));  // before ')'
-    return name;
+    // As its host's agent has seen it.
+    const auto letter = static_cast<char>(seen.process);
+    if (is_stopped(letter)) state = ", " + words_of(letter);
+  } else if (!base::proc_shows(seen.pid_namespace)) {
+    state = " of another PID namespace";
+  } else if (state = process_state(seen.pid); !state.empty()) {
+    state = ", " + state;
   }
-  const int pid = s.pid.load(std::memory_order_relaxed);
-  std::string state = " of another PID namespace";
-  if (base::proc_shows(s.pid_namespace.load(std::memory_order_relaxed))) {
-    state = process_state(pid);
-    if (!state.empty()) state = ", " + state;
-  }
-  return fmt::format("rank {} (pid {}{})", rank, pid, state);
+  return name.insert(name.size() - 1, state);  // before ')'
 }
 
 std::string Watch::describe_awaited(const Wait& wait) const {
@@ -335,7 +334,7 @@ std::string Watch::describe_awaited(const Wait& wait) const {
 std::string Watch::describe_circle(const Wait& wait) const {
   for (int r = 0; r < board_.ranks() && wait.call != nullptr; ++r) {
     const uint64_t posted = board_.state(r).posted.load(std::memory_order_acquire);
-    if (posted < wait.sequence && !board_.messages(r).empty()) return describe_stalled(r, wait);
+    if (posted < wait.sequence && !board_.messages(r).empty()) return describe_late(r);
   }
   if (wait.call != nullptr && !pace_.empty()) {
     return fmt::format(

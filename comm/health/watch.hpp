@@ -124,6 +124,8 @@ class Watch {
   /// only send receive no hash. If two ranks compare at once, at least one sees the other's calls.
   /// No operation of this rank may be in progress.
   Status compare_calls();
+  /// "rank 2 (pid 17, sleeping) has not called it; its last operation is 6".
+  std::string describe_late(int rank) const;
 
  private:
   Status find_mismatch(const Wait& wait);

@@ -27,10 +27,10 @@ constexpr size_t kMostBytes = size_t{1} << 30;
 
 /// Of this host: it said goodbye, its host's agent found it dead, or its process is no more.
 bool has_ended(const BoardView& board, int rank) {
-  const board::RankState& state = board.state(rank);
-  if (board.life(rank) != board::Life::kAlive) return board.life(rank) != board::Life::kAbsent;
-  if (!base::proc_shows(state.pid_namespace.load(std::memory_order_relaxed))) return false;
-  const char letter = board::process_letter(state.pid.load(std::memory_order_relaxed));
+  const board::Observation seen = board.observe(rank);
+  if (seen.life != board::Life::kAlive) return seen.life != board::Life::kAbsent;
+  if (!base::proc_shows(seen.pid_namespace)) return false;
+  const char letter = board::process_letter(seen.pid);
   return letter == '\0' || letter == 'Z';
 }
 
