@@ -86,9 +86,10 @@ RankSnapshot look_at(const BoardView& board, std::span<const Observation> all, i
     rank.process = board::words_of(letter);
   }
   if (seen.life != Life::kAlive) {
-    rank.doing = seen.life == Life::kGone     ? Doing::kLeft
-                 : seen.life == Life::kAbsent ? Doing::kNotCome
-                                              : Doing::kDead;
+    rank.doing = seen.life == Life::kGone   ? Doing::kLeft
+                 : seen.life == Life::kDead ? Doing::kDead
+                 : seen.life == Life::kLost ? Doing::kLost
+                                            : Doing::kNotCome;
   } else if (has_process && has_ended(rank.process)) {
     rank.doing = Doing::kDead;
   } else if (rank.begun <= rank.ended &&
@@ -162,6 +163,9 @@ std::string end_of_chain(const Snapshot& snapshot, const std::vector<int>& path)
       return fmt::format("waits for rank {}{}", rank.peer, claim);
     case Doing::kLeft:
       return "has left";
+    case Doing::kLost:
+      return fmt::format("is lost (pid {}{}): its host does not answer, and it may live", rank.pid,
+                         host_of(snapshot, rank));
     case Doing::kDead:
       return fmt::format("is dead (pid {}{})", rank.pid, host_of(snapshot, rank));
   }
@@ -241,7 +245,8 @@ std::string remote_rows(const Snapshot& snapshot) {
 }  // namespace
 
 const char* to_string(Doing doing) {
-  static constexpr const char* kWords[] = {"not come", "outside", "works", "waits", "left", "dead"};
+  static constexpr const char* kWords[] = {"not come", "outside", "works", "waits",
+                                           "left",     "lost",    "dead"};
   return kWords[static_cast<size_t>(doing)];
 }
 

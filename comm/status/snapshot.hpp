@@ -19,6 +19,7 @@ enum class Doing {
   kWorking,  // in one, and not in a wait of more than a moment
   kWaiting,  // in one, for a peer
   kLeft,     // with a goodbye
+  kLost,     // its host does not answer: it may live
   kDead,     // its process has ended without
 };
 

@@ -347,6 +347,19 @@ TEST_CASE("a rank of another host is shown as stopped where its agent says so") 
   CHECK(ranks.look().ranks[1].process.empty());
 }
 
+TEST_CASE("a rank whose host does not answer is lost, and not dead") {
+  Ranks ranks(2, {.hosts = base::HostMap({0, 1}), .names = {"ant", "bee"}});
+  ranks.see_from(0);
+  ranks.post(0, 1);
+  ranks.wait(0, 1);
+  ranks[0].learn(1, board::Life::kLost);
+  CHECK(
+      contains(chain_of(ranks.look()), " on host bee): its host does not answer, and it may live"));
+  CHECK(contains(to_text(ranks.look()), "  lost  "));
+  ranks[0].learn(1, board::Life::kDead);
+  CHECK(contains(chain_of(ranks.look()), "rank 0 waits for rank 1, which is dead (pid "));
+}
+
 TEST_CASE("a board is over when the ranks that share it have left or ended") {
   Ranks ranks(3, {.hosts = base::HostMap({0, 0, 1}), .names = {"ant", "bee"}});
   ranks.see_from(0);
