@@ -176,7 +176,7 @@ class Communicator::Impl {
   Status check_left_out(uint64_t number, std::chrono::steady_clock::time_point began) const;
   /// What every rank says, by rank, in the host's memory. Outside of groups.
   template <class Word>
-  Result<std::vector<Word>> gather_on_host(const Word& own, board::CallKind kind) {
+  Result<std::vector<Word>> gather_on_host(const Word& own, board::FingerprintKind kind) {
     std::vector<Word> all(static_cast<size_t>(size()));
     RONDO_TRY(failure());
     RONDO_TRY(host_->exchange(&own, all.data(), sizeof(Word), kind));

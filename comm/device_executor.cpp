@@ -115,7 +115,7 @@ template <class Word>
 Result<std::vector<Word>> DeviceExecutor::exchange(const Word& own) {
   RONDO_TRY(error(false));
   std::vector<Word> all(static_cast<size_t>(size()));
-  RONDO_TRY(host_.exchange(&own, all.data(), sizeof(Word), board::CallKind::kRegister));
+  RONDO_TRY(host_.exchange(&own, all.data(), sizeof(Word), board::FingerprintKind::kRegister));
   return all;
 }
 

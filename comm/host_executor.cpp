@@ -34,7 +34,8 @@ Status HostExecutor::run_group(Group& group, bool* begun) {
   return runner_->run(group.operations);
 }
 
-Status HostExecutor::exchange(const void* own, void* all, size_t bytes, board::CallKind kind) {
+Status HostExecutor::exchange(const void* own, void* all, size_t bytes,
+                              board::FingerprintKind kind) {
   const Call call{.collective = Collective::kAllGather, .in = own, .out = all, .count = bytes};
   const CallOptions options{.algorithm = Algorithm::kRing};
   Shape shape = shape_of(call, {}, options, rank());

@@ -21,7 +21,7 @@ class HostExecutor final : public Executor {
   bool is_queued() const { return queue_ && !queue_->empty(); }
   /// Tells every rank what each says: `bytes` from `own` to block `rank` of `all`, in host memory. The
   /// kind is what other ranks see if they make another call. Outside of groups. Blocks as a call does.
-  Status exchange(const void* own, void* all, size_t bytes, board::CallKind kind);
+  Status exchange(const void* own, void* all, size_t bytes, board::FingerprintKind kind);
 
   Status refusal(std::string_view call, const CallOptions& options,
                  bool asynchronous) const override;

@@ -38,7 +38,7 @@ uint64_t extent(const std::vector<uint64_t>& counts, const std::vector<uint64_t>
 }
 
 // What the cost model calls the bytes of an operation: of one block, where there are blocks.
-uint64_t model_bytes(const board::Call& call, size_t ranks) {
+uint64_t model_bytes(const board::Fingerprint& call, size_t ranks) {
   const uint64_t count =
       is_varying(call.collective) ? (call.count + ranks - 1) / ranks : call.count;
   return count * size_of(call.type);
@@ -65,7 +65,7 @@ Result<std::shared_ptr<const Prepared>> Plans::find(const Shape& shape) {
 }
 
 std::string Plans::say_choice(const Prepared& prepared) const {
-  const board::Call& call = prepared.call;
+  const board::Fingerprint& call = prepared.call;
   const auto priced = [&](const engine::ExecutionPlan& plan) {
     const tuner::Price price =
         tuner::price({.collective = call.collective,
@@ -90,7 +90,7 @@ std::string Plans::say_choice(const Prepared& prepared) const {
 }
 
 Result<std::shared_ptr<const Prepared>> Plans::prepare(const Shape& shape) const {
-  const board::Call& call = shape.call;
+  const board::Fingerprint& call = shape.call;
   RONDO_TRY(check_scaling(call));
   auto prepared = std::make_shared<Prepared>();
   prepared->call = call;
@@ -114,7 +114,7 @@ Result<std::shared_ptr<const Prepared>> Plans::prepare(const Shape& shape) const
 
 // What the operation takes of this rank's buffers.
 void Plans::measure(const Shape& shape, Prepared& prepared) const {
-  const board::Call& call = shape.call;
+  const board::Fingerprint& call = shape.call;
   const auto ranks = static_cast<size_t>(limits_.ranks);
   const Form form = form_of(call.collective);
   uint64_t in = elements(form.in, call.count, ranks), out = elements(form.out, call.count, ranks);
@@ -137,7 +137,7 @@ void Plans::measure(const Shape& shape, Prepared& prepared) const {
 }
 
 void Plans::choose_kernel(const Shape& shape, Prepared& prepared) const {
-  const board::Call& call = shape.call;
+  const board::Fingerprint& call = shape.call;
   // A rank with one input folds nothing, but its bools become 0 or 1, too: by a sum of one, scaled
   // by 1. (In an exclusive scan rank 0 does so for rank 1, to which it sends.)
   const bool alone = contributors(call.collective, limits_.rank, limits_.ranks) <= 1 &&
@@ -152,7 +152,7 @@ void Plans::choose_kernel(const Shape& shape, Prepared& prepared) const {
 }
 
 // A rank folds its own input as it is, and others' as they were rounded.
-Status Plans::check_scaling(const board::Call& call) const {
+Status Plans::check_scaling(const board::Fingerprint& call) const {
   if (call.op != ReduceOp::kMulSum) return {};
   if (!can_scale(call.type, call.algorithm)) {
     return {Code::kUnavailable,
@@ -171,7 +171,7 @@ Status Plans::check_scaling(const board::Call& call) const {
 }
 
 // By the call, or else by the communicator, for every operation that has it; kAuto: by neither.
-Algorithm Plans::forced_algorithm(const board::Call& call) const {
+Algorithm Plans::forced_algorithm(const board::Fingerprint& call) const {
   const Algorithm forced = limits_.algorithm;
   if (call.algorithm != Algorithm::kAuto || forced == Algorithm::kAuto || limits_.ranks == 1) {
     return call.algorithm;
@@ -185,7 +185,7 @@ Algorithm Plans::forced_algorithm(const board::Call& call) const {
 }
 
 Result<engine::ExecutionPlan> Plans::make(const Shape& shape, Algorithm algorithm, int rank) const {
-  const board::Call& call = shape.call;
+  const board::Fingerprint& call = shape.call;
   auto built = RONDO_TRY(algorithms::build(call.collective, algorithm, hosts_, rank, call.root));
   const algorithms::CollectiveTraits* traits = algorithms::find(call.collective, algorithm);
   const auto plan = [&](schedule::Program program, bool by_ll) {
@@ -222,11 +222,11 @@ Result<engine::ExecutionPlan> Plans::make(const Shape& shape, Algorithm algorith
   return plan(std::move(program), false);
 }
 
-bool Plans::averages_exactly(const board::Call& call) const {
+bool Plans::averages_exactly(const board::Fingerprint& call) const {
   return tuner::averages_integers(call.type, call.op) && !limits_.wrapping_averages;
 }
 
-bool Plans::in_allowed_order(const board::Call& call, Algorithm algorithm) const {
+bool Plans::in_allowed_order(const board::Fingerprint& call, Algorithm algorithm) const {
   const bool rank_order_only = limits_.available.rank_order_only || averages_exactly(call);
   return !rank_order_only || limits_.ranks == 1 || !form_of(call.collective).reduces ||
          algorithms::folds_in_rank_order(call.collective, algorithm, call.type);
@@ -292,7 +292,7 @@ Status Plans::choose_forced(const Shape& shape, Algorithm forced, Prepared& prep
 }
 
 Algorithm Plans::cheapest(const Shape& shape, bool references, bool process_copy) const {
-  const board::Call& call = shape.call;
+  const board::Fingerprint& call = shape.call;
   tuner::Available available = limits_.available;
   available.references = available.references && references;
   available.process_copy = available.process_copy && process_copy;
@@ -307,7 +307,7 @@ Algorithm Plans::cheapest(const Shape& shape, bool references, bool process_copy
 }
 
 Status Plans::choose_automatically(const Shape& shape, Prepared& prepared) const {
-  const board::Call& call = shape.call;
+  const board::Fingerprint& call = shape.call;
   auto staged = RONDO_TRY(make(shape, cheapest(shape, false, false), limits_.rank));
   prepared.staged = std::move(staged);
   const Algorithm direct = cheapest(shape, true, false);

@@ -29,7 +29,7 @@ struct PlanLimits {
 
 /// Everything about an operation but its buffers.
 struct Shape {
-  board::Call call;  // algorithm: CallOptions::algorithm
+  board::Fingerprint call;  // algorithm: CallOptions::algorithm
   bool in_place = false;
   schedule::BlockLayout layout{};  // of a _v collective
 
@@ -61,13 +61,13 @@ class Plans {
   };
   void measure(const Shape& shape, engine::Prepared& prepared) const;
   void choose_kernel(const Shape& shape, engine::Prepared& prepared) const;
-  Status check_scaling(const board::Call& call) const;
-  Algorithm forced_algorithm(const board::Call& call) const;
+  Status check_scaling(const board::Fingerprint& call) const;
+  Algorithm forced_algorithm(const board::Fingerprint& call) const;
   Result<engine::ExecutionPlan> make(const Shape& shape, Algorithm algorithm, int rank) const;
   std::string say_choice(const engine::Prepared& prepared) const;
   /// Whether the call is an average of integers whose sum must not wrap.
-  bool averages_exactly(const board::Call& call) const;
-  bool in_allowed_order(const board::Call& call, Algorithm algorithm) const;
+  bool averages_exactly(const board::Fingerprint& call) const;
+  bool in_allowed_order(const board::Fingerprint& call, Algorithm algorithm) const;
   Status choose_forced(const Shape& shape, Algorithm forced, engine::Prepared& prepared) const;
   Status choose_automatically(const Shape& shape, engine::Prepared& prepared) const;
   /// Of those that need no `references` to peers' buffers, or no `process_copy`, if these are false.

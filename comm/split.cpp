@@ -35,8 +35,9 @@ Result<std::optional<Communicator::Impl::SplitPart>> Communicator::Impl::choose_
     uint32_t nonce;  // rank 0's keeps parts of communicators of the same name apart
   };
   const SplitChoice own{.color = color, .key = key, .nonce = std::random_device{}()};
-  const std::vector<SplitChoice> all = RONDO_TRY(gather_on_host(
-      own, called == "duplicate" ? board::CallKind::kDuplicate : board::CallKind::kSplit));
+  const std::vector<SplitChoice> all =
+      RONDO_TRY(gather_on_host(own, called == "duplicate" ? board::FingerprintKind::kDuplicate
+                                                          : board::FingerprintKind::kSplit));
   const uint64_t number = ++splits_;
   // After the exchange: a rank that is refused keeps nobody waiting.
   if (color < kNoColor) {

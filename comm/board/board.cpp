@@ -56,7 +56,7 @@ std::string order_in_words(uint64_t layout) {
 
 }  // namespace
 
-uint64_t Call::hash() const {
+uint64_t Fingerprint::hash() const {
   const uint64_t shape = static_cast<uint64_t>(collective) | static_cast<uint64_t>(kind) << 5 |
                          static_cast<uint64_t>(type) << 8 | static_cast<uint64_t>(op) << 16 |
                          static_cast<uint64_t>(algorithm) << 24 |
@@ -64,10 +64,10 @@ uint64_t Call::hash() const {
   return mix(mix(shape + 0x9e3779b97f4a7c15u) + count) ^ layout;
 }
 
-std::string Call::to_string(bool with_layout) const {
-  if (kind == CallKind::kSplit) return "split";
-  if (kind == CallKind::kDuplicate) return "duplicate";
-  if (kind == CallKind::kRegister) return "register_device_memory";
+std::string Fingerprint::to_string(bool with_layout) const {
+  if (kind == FingerprintKind::kSplit) return "split";
+  if (kind == FingerprintKind::kDuplicate) return "duplicate";
+  if (kind == FingerprintKind::kRegister) return "register_device_memory";
   const bool reduces = form_of(collective).reduces;
   std::string text{name(collective)};
   if (collective != Collective::kBarrier) {
@@ -200,7 +200,7 @@ std::optional<Posted> BoardView::read(int peer, uint64_t sequence) const {
                  .root = static_cast<int32_t>(shape >> 40),
                  .count = count,
                  .layout = layout,
-                 .kind = static_cast<CallKind>(shape >> 5 & 0x7)};
+                 .kind = static_cast<FingerprintKind>(shape >> 5 & 0x7)};
   posted.in = {.kind = static_cast<uint32_t>(shape >> 32 & 0xf),
                .arena = static_cast<uint32_t>(arenas),
                .offset = in_offset};

@@ -44,10 +44,10 @@ inline constexpr uint64_t kHistory = 64;
 inline constexpr uint64_t kAskEvery = kHistory / 4;
 
 /// What a call is: a collective of the caller's, or the exchange of a function of the communicator.
-enum class CallKind : uint8_t { kCollective, kSplit, kDuplicate, kRegister };
+enum class FingerprintKind : uint8_t { kCollective, kSplit, kDuplicate, kRegister };
 
 /// What a rank was asked to do: everything on which ranks must agree.
-struct Call {
+struct Fingerprint {
   Collective collective;
   DataType type;
   ReduceOp op;
@@ -57,9 +57,9 @@ struct Call {
   /// CallOptions::layout. A _v collective whose counts and offsets are the same on all ranks has a
   /// hash of these here.
   uint64_t layout = 0;
-  CallKind kind = CallKind::kCollective;  // the others are all_gathers
+  FingerprintKind kind = FingerprintKind::kCollective;  // the others are all_gathers
 
-  friend bool operator==(const Call&, const Call&) = default;
+  friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
   /// The same number on two ranks exactly when they were asked for the same, but for hash
   /// collisions.
   uint64_t hash() const;
@@ -70,7 +70,7 @@ static_assert(kCollectives <= 0x20);  // pack_shape() keeps the kind in the same
 
 /// One operation of one rank as another rank reads it.
 struct Posted {
-  Call call;
+  Fingerprint call;
   transport::Reference in, out;
   double factor;  // of a scaled sum: what that rank's input is multiplied by
 };
@@ -298,7 +298,7 @@ class Board : public BoardView {
   std::string name_of(int peer) const;
 
   /// This rank begins operation `sequence` (1, 2, 3, ...) and offers its buffers.
-  void post(uint64_t sequence, const Call& call, const transport::Reference& in,
+  void post(uint64_t sequence, const Fingerprint& call, const transport::Reference& in,
             const transport::Reference& out, double factor = 1) {
     OperationRecord& r = own_records_[sequence % kHistory];
     r.sequence.store(0, std::memory_order_relaxed);
@@ -431,7 +431,7 @@ class Board : public BoardView {
  private:
   friend class Mirror;
 
-  static uint64_t pack_shape(const Call& call) {
+  static uint64_t pack_shape(const Fingerprint& call) {
     return static_cast<uint64_t>(call.collective) | static_cast<uint64_t>(call.kind) << 5 |
            static_cast<uint64_t>(call.type) << 8 | static_cast<uint64_t>(call.op) << 16 |
            static_cast<uint64_t>(call.algorithm) << 24 |

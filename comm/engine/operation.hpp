@@ -88,7 +88,7 @@ enum class Sharing : uint8_t {
 /// Everything about an operation but its buffers, made once and shared by all operations of the
 /// same shape.
 struct Prepared {
-  board::Call call;
+  board::Fingerprint call;
   bool in_place;
   uint64_t hash;  // of call
   size_t element_bytes, in_bytes, out_bytes;

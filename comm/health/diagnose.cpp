@@ -65,7 +65,7 @@ Status unlike_calls(uint64_t sequence, int rank, const std::string& called, int 
                   sequence, rank, called, peer, theirs)};
 }
 
-Status uneven(const Board& board, int rank, int peer, uint64_t sequence, const Call& call) {
+Status uneven(const Board& board, int rank, int peer, uint64_t sequence, const Fingerprint& call) {
   if (call.collective != Collective::kAllToAllV) return {};
   for (const auto& [from, to] : {std::pair{rank, peer}, std::pair{peer, rank}}) {
     const auto exchange = board.exchange(from, to, sequence);

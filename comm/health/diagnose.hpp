@@ -40,7 +40,7 @@ inline uint64_t oldest_remembered(uint64_t sequence) {
 /// first..last, as far as the board remembers both; else ok.
 Status disagreement(const Board& board, int rank, int peer, uint64_t first, uint64_t last);
 /// The error if two ranks disagree about what passes between them in an all_to_all_v; else ok.
-Status uneven(const Board& board, int rank, int peer, uint64_t sequence, const Call& call);
+Status uneven(const Board& board, int rank, int peer, uint64_t sequence, const Fingerprint& call);
 /// The error for two ranks that have called different operations.
 Status unlike_calls(uint64_t sequence, int rank, const std::string& called, int peer,
                     const std::string& theirs);

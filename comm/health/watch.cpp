@@ -127,7 +127,7 @@ Status Watch::check_all_alive(std::string_view when) {
 }
 
 // Life first: a rank posts before it leaves.
-Status Watch::check_left(uint64_t sequence, const Call* call) {
+Status Watch::check_left(uint64_t sequence, const Fingerprint* call) {
   for (int peer = 0; peer < board_.ranks(); ++peer) {
     if (!board_.has_left(peer) || board_.last_begun(peer) >= sequence) continue;
     return board_.raise(left_early(
@@ -207,7 +207,7 @@ bool Watch::explain_link(const Status& link, const std::string& what, int peer, 
   return true;
 }
 
-Status Watch::find_uneven(int peer, uint64_t sequence, const Call& call) {
+Status Watch::find_uneven(int peer, uint64_t sequence, const Fingerprint& call) {
   const Status found = uneven(board_, board_.rank(), peer, sequence, call);
   return found.ok() ? found : board_.raise(found);
 }
@@ -224,7 +224,7 @@ bool Watch::has_row(int peer, uint64_t sequence, NewsWait& wait) const {
   return wait.is_over();
 }
 
-Status Watch::mismatch(int peer, uint64_t sequence, const Call& call) {
+Status Watch::mismatch(int peer, uint64_t sequence, const Fingerprint& call) {
   return mismatch(board_.rank(), peer, sequence, call.to_string());
 }
 

@@ -22,7 +22,7 @@ namespace rondo::board {
 struct Wait {
   /// Of the collective; null and kNoSequence: point-to-point messages only.
   uint64_t sequence;
-  const Call* call;
+  const Fingerprint* call;
   std::string transfer{};  // of them, the first
   Algorithm algorithm;     // by which it is done; kAuto: not yet decided
   int peer;                // blocked on; kAnySource: whichever rank sends first
@@ -88,7 +88,7 @@ class Watch {
   Status check_all_alive(std::string_view when);
   /// The error, raised on the board, if a rank has left before it began operation `sequence`, in which
   /// this rank is; `call`: null if it is not known.
-  Status check_left(uint64_t sequence, const Call* call);
+  Status check_left(uint64_t sequence, const Fingerprint* call);
 
   /// This rank could not make its part of the split or duplicate `number`. The first failure is the
   /// one that check_split() of the other ranks finds; the communicator goes on.
@@ -105,7 +105,7 @@ class Watch {
 
   /// The error for a slot from `peer` that belongs to another operation than this rank's; raised on
   /// the board.
-  Status mismatch(int peer, uint64_t sequence, const Call& call);
+  Status mismatch(int peer, uint64_t sequence, const Fingerprint& call);
   /// The same found by another rank, whose call `called` says in words.
   Status mismatch(int rank, int peer, uint64_t sequence, const std::string& called);
   /// The error, raised on the board, for a message that waits for a rank that has left;
@@ -116,7 +116,7 @@ class Watch {
   bool explain_link(const Status& link, const std::string& what, int peer, NewsWait& wait);
   /// The error, raised on the board, if this rank and `peer` disagree about what passes between them in
   /// an all_to_all_v; else ok.
-  Status find_uneven(int peer, uint64_t sequence, const Call& call);
+  Status find_uneven(int peer, uint64_t sequence, const Fingerprint& call);
   /// The error, raised on the board, if any two ranks disagree about that operation; else ok.
   Status find_disagreement(uint64_t sequence);
   /// Compares this rank's calls with those of other ranks, as far as the board remembers both. Returns

@@ -159,7 +159,7 @@ Progress Runner::start(Operation& operation) {
 Runner::Lookup Runner::find_buffers(Operation& operation, int peer) {
   using transport::Reference;
   const Prepared& prepared = *operation.prepared;
-  const board::Call& call = prepared.call;
+  const board::Fingerprint& call = prepared.call;
   const auto p = static_cast<size_t>(peer);
   const bool needs_in = is_touched(prepared.direct->touched_in, peer, call.root);
   const bool needs_out = is_touched(prepared.direct->touched_out, peer, call.root);

@@ -110,7 +110,7 @@ bool Runner::explain(FoundFailure& finding) {
 
 void Runner::explain_engine(const Operation& operation, const HostEngine& engine) {
   const int peer = engine.blocked_on();
-  const board::Call& call = operation.prepared->call;
+  const board::Fingerprint& call = operation.prepared->call;
   if (!watch_.find_uneven(peer, operation.sequence, call).ok()) return;
   if (engine.mismatch()) {
     (void)watch_.mismatch(peer, operation.sequence, call);

@@ -45,7 +45,7 @@ double seconds_since(int64_t since_ns) {
   return static_cast<double>(std::max<int64_t>(base::now_ns() - since_ns, 0)) * 1e-9;
 }
 
-void describe_wait(const Observation& seen, const board::Call& call,
+void describe_wait(const Observation& seen, const board::Fingerprint& call,
                    const schedule::SharedHosts& hosts, RankSnapshot& rank) {
   rank.seconds = seconds_since(seen.waiting_since_ns);
   rank.algorithm = static_cast<Algorithm>(seen.algorithm);

@@ -48,7 +48,7 @@ struct TwoHosts {
   Board a, other, b;
 };
 
-inline Call all_reduce_call(uint64_t count) {
+inline Fingerprint all_reduce_call(uint64_t count) {
   return {.collective = Collective::kAllReduce,
           .type = DataType::kFloat32,
           .op = ReduceOp::kSum,
@@ -58,7 +58,7 @@ inline Call all_reduce_call(uint64_t count) {
 }
 
 /// As unlike all_reduce_call() as can be.
-inline Call odd_call(uint64_t count, Collective collective = Collective::kAllReduce) {
+inline Fingerprint odd_call(uint64_t count, Collective collective = Collective::kAllReduce) {
   return {.collective = collective,
           .type = DataType::kBFloat16,
           .op = ReduceOp::kMax,

@@ -245,8 +245,8 @@ TEST_CASE("stronger evidence of a rank's end replaces weaker, and what one rank 
 }
 
 TEST_CASE("calls that differ in anything differ in hash and text") {
-  const Call base = all_reduce_call(100);
-  std::vector<Call> calls(8, base);
+  const Fingerprint base = all_reduce_call(100);
+  std::vector<Fingerprint> calls(8, base);
   calls[0].collective = Collective::kReduceScatter;
   calls[1].type = DataType::kInt32;
   calls[2].op = ReduceOp::kMax;
@@ -254,11 +254,11 @@ TEST_CASE("calls that differ in anything differ in hash and text") {
   calls[4].count = 101;
   calls[5].collective = calls[6].collective = Collective::kBroadcast;
   calls[6].root = 1;
-  calls[7].kind = CallKind::kSplit;
+  calls[7].kind = FingerprintKind::kSplit;
   calls.push_back(base);
   std::set<uint64_t> hashes;
   std::set<std::string> texts;
-  for (const Call& call : calls) {
+  for (const Fingerprint& call : calls) {
     CHECK(hashes.insert(call.hash()).second);
     CHECK(texts.insert(call.to_string()).second);
     CHECK((call == base) == (&call == &calls.back()));

@@ -92,12 +92,12 @@ TEST_CASE("a chain goes on through another communicator, and stops at news that 
 TEST_CASE("the first difference between two ranks' calls is named, in calls and in counts") {
   const BoardMemory memory(2);
   Board boards[] = {Board(memory.base(), 2, 0), Board(memory.base(), 2, 1)};
-  const auto post = [&](int rank, uint64_t at, uint64_t sends, const Call& call) {
+  const auto post = [&](int rank, uint64_t at, uint64_t sends, const Fingerprint& call) {
     const uint64_t counts[] = {sends, sends};
     boards[rank].post_counts(at, counts, counts);
     boards[rank].post(at, call, {}, {});
   };
-  const Call exchange = odd_call(0, Collective::kAllToAllV);
+  const Fingerprint exchange = odd_call(0, Collective::kAllToAllV);
   for (const int rank : {0, 1}) {
     post(rank, 1, 3, all_reduce_call(1));
     post(rank, 2, 7, exchange);
