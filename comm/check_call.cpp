@@ -53,13 +53,14 @@ Span span_of(const std::vector<uint64_t>& counts, const std::vector<uint64_t>& o
 }
 
 Span span_of(const Call& r, const BlockLayout& l, bool out, int rank, int size) {
-  const Form form = form_of(r.collective);
-  const Holds holds = out ? form.out : form.in;
+  const internal::Form form = internal::form_of(r.collective);
+  const internal::Holds holds = out ? form.out : form.in;
   const size_t element = size_of(r.type);
   if (!is_varying(r.collective)) {
-    return {.begin = 0, .end = elements(holds, r.count * element, static_cast<size_t>(size))};
+    return {.begin = 0,
+            .end = internal::elements(holds, r.count * element, static_cast<size_t>(size))};
   }
-  if (holds == Holds::kOne) {
+  if (holds == internal::Holds::kOne) {
     return {.begin = 0,
             .end = (out ? l.in_counts : l.out_counts)[static_cast<size_t>(rank)] * element};
   }
@@ -99,13 +100,13 @@ Status check_blocks(const Call& r, const char* what, const std::vector<uint64_t>
 
 Status check_layout(const Call& r, const BlockLayout& l, int rank, int size) {
   if (!is_varying(r.collective)) return {};
-  const Form form = form_of(r.collective);
-  if (form.in == Holds::kEach) {
+  const internal::Form form = internal::form_of(r.collective);
+  if (form.in == internal::Holds::kEach) {
     // In place a block is written while others are still read.
     const bool apart = r.collective == Collective::kReduceScatterV;
     RONDO_TRY(check_blocks(r, "input", l.in_counts, l.in_offsets, size, apart));
   }
-  if (form.out == Holds::kEach) {
+  if (form.out == internal::Holds::kEach) {
     RONDO_TRY(check_blocks(r, "output", l.out_counts, l.out_offsets, size, true));
   }
   const auto own = static_cast<size_t>(rank);
@@ -132,10 +133,10 @@ bool is_order(uint64_t layout) {
 // Whether the buffers overlap in the one way that is allowed: the same elements in the same place.
 bool is_in_place(const Call& r, const BlockLayout& l, int rank) {
   if (!reads(r, rank) || !writes(r, rank) || r.collective == Collective::kAllToAllV) return false;
-  const Form form = form_of(r.collective);
+  const internal::Form form = internal::form_of(r.collective);
   const auto in = reinterpret_cast<uintptr_t>(r.in), out = reinterpret_cast<uintptr_t>(r.out);
-  const bool wide_in = form.in == Holds::kEach && form.out == Holds::kOne;
-  const bool wide_out = form.in == Holds::kOne && form.out == Holds::kEach;
+  const bool wide_in = form.in == internal::Holds::kEach && form.out == internal::Holds::kOne;
+  const bool wide_out = form.in == internal::Holds::kOne && form.out == internal::Holds::kEach;
   const auto own = static_cast<size_t>(rank);
   size_t offset = own * r.count;
   if (is_varying(r.collective)) offset = (wide_in ? l.in_offsets : l.out_offsets)[own];
@@ -192,7 +193,7 @@ bool holds_factor(DataType type, double factor) {
 }
 
 Status check_factor(const Call& r, double factor) {
-  if (r.op != ReduceOp::kMulSum || !form_of(r.collective).reduces) {
+  if (r.op != ReduceOp::kMulSum || !internal::form_of(r.collective).reduces) {
     if (factor == 1) return {};
     return refuse(
         fmt::format("{}: a factor of {} is for the scaled sum (mulsum) only", word(r), factor));
@@ -214,14 +215,14 @@ Status check_factor(const Call& r, double factor) {
 
 BlockLayout layout_of(const Call& call) {
   if (!is_varying(call.collective) || call.blocks == nullptr) return {};
-  const Form form = form_of(call.collective);
+  const internal::Form form = internal::form_of(call.collective);
   const Blocks& b = *call.blocks;
   BlockLayout layout;
-  if (form.in == Holds::kEach) {
+  if (form.in == internal::Holds::kEach) {
     layout.in_counts = {b.in_counts.begin(), b.in_counts.end()};
     layout.in_offsets = offsets_of(b.in_counts, b.in_offsets);
   }
-  if (form.out == Holds::kEach) {
+  if (form.out == internal::Holds::kEach) {
     layout.out_counts = {b.out_counts.begin(), b.out_counts.end()};
     layout.out_offsets = offsets_of(b.out_counts, b.out_offsets);
   }
@@ -229,10 +230,10 @@ BlockLayout layout_of(const Call& call) {
 }
 
 bool reads(const Call& call, int rank) {
-  return !form_of(call.collective).only_root_reads || rank == call.root;
+  return !internal::form_of(call.collective).only_root_reads || rank == call.root;
 }
 bool writes(const Call& call, int rank) {
-  return !form_of(call.collective).only_root_writes || rank == call.root;
+  return !internal::form_of(call.collective).only_root_writes || rank == call.root;
 }
 
 Status check_values(const Call& r, const CallOptions& options, int size) {
@@ -243,7 +244,7 @@ Status check_values(const Call& r, const CallOptions& options, int size) {
     return refuse(fmt::format("{}: unknown operator {}", word(r), static_cast<int>(r.op)));
   }
   RONDO_TRY(check_factor(r, options.factor));
-  if (form_of(r.collective).reduces && !supports(r.collective, r.type, r.op)) {
+  if (internal::form_of(r.collective).reduces && !supports(r.collective, r.type, r.op)) {
     if (supports(r.type, r.op)) {
       return refuse(fmt::format(
           "{}: there is no {} in a scan, because ranks fold different numbers of inputs; divide "

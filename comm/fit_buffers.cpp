@@ -50,7 +50,7 @@ Status check_blocks(const Call& call, const char* what, size_t has, const OneSid
 }  // namespace
 
 Status fit(Call& call, const InSpan& in, const OutSpan& out, int rank, int size) {
-  const Form form = form_of(call.collective);
+  const internal::Form form = internal::form_of(call.collective);
   const bool reads = !form.only_root_reads || rank == call.root;
   const bool writes = !form.only_root_writes || rank == call.root;
   if (reads && writes && in.type() != out.type()) {
@@ -72,11 +72,13 @@ Status fit(Call& call, const InSpan& in, const OutSpan& out, int rank, int size)
     return {};
   }
   // The buffer that every rank has says the count.
-  const bool by_out = !reads || form.out == Holds::kOne;
+  const bool by_out = !reads || form.out == internal::Holds::kOne;
   call.count = by_out ? out.size() : in.size();
-  if ((by_out ? form.out : form.in) == Holds::kEach) call.count /= ranks;
-  if (reads) RONDO_TRY(check_size(call, "in", in.size(), elements(form.in, call.count, ranks)));
-  if (writes) RONDO_TRY(check_size(call, "out", out.size(), elements(form.out, call.count, ranks)));
+  if ((by_out ? form.out : form.in) == internal::Holds::kEach) call.count /= ranks;
+  if (reads)
+    RONDO_TRY(check_size(call, "in", in.size(), internal::elements(form.in, call.count, ranks)));
+  if (writes)
+    RONDO_TRY(check_size(call, "out", out.size(), internal::elements(form.out, call.count, ranks)));
   return {};
 }
 

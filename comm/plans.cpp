@@ -116,15 +116,16 @@ Result<std::shared_ptr<const Prepared>> Plans::prepare(const Shape& shape) const
 void Plans::measure(const Shape& shape, Prepared& prepared) const {
   const board::Fingerprint& call = shape.call;
   const auto ranks = static_cast<size_t>(limits_.ranks);
-  const Form form = form_of(call.collective);
-  uint64_t in = elements(form.in, call.count, ranks), out = elements(form.out, call.count, ranks);
+  const internal::Form form = internal::form_of(call.collective);
+  uint64_t in = internal::elements(form.in, call.count, ranks),
+           out = internal::elements(form.out, call.count, ranks);
   if (is_varying(call.collective)) {
     const schedule::BlockLayout& layout = shape.layout;
     const auto rank = static_cast<size_t>(limits_.rank);
-    in = form.in == Holds::kOne ? layout.out_counts[rank]
-                                : extent(layout.in_counts, layout.in_offsets);
-    out = form.out == Holds::kOne ? layout.in_counts[rank]
-                                  : extent(layout.out_counts, layout.out_offsets);
+    in = form.in == internal::Holds::kOne ? layout.out_counts[rank]
+                                          : extent(layout.in_counts, layout.in_offsets);
+    out = form.out == internal::Holds::kOne ? layout.in_counts[rank]
+                                            : extent(layout.out_counts, layout.out_offsets);
   }
   prepared.element_bytes = size_of(call.type);
   prepared.in_bytes = in * prepared.element_bytes;
@@ -140,8 +141,8 @@ void Plans::choose_kernel(const Shape& shape, Prepared& prepared) const {
   const board::Fingerprint& call = shape.call;
   // A rank with one input folds nothing, but its bools become 0 or 1, too: by a sum of one, scaled
   // by 1. (In an exclusive scan rank 0 does so for rank 1, to which it sends.)
-  const bool alone = contributors(call.collective, limits_.rank, limits_.ranks) <= 1 &&
-                     call.type == DataType::kBool && form_of(call.collective).reduces;
+  const bool alone = internal::contributors(call.collective, limits_.rank, limits_.ranks) <= 1 &&
+                     call.type == DataType::kBool && internal::form_of(call.collective).reduces;
   // A sum that may wrap is divided like any other, but the kernel of an average does not wrap.
   const bool wraps = call.op == ReduceOp::kAvg && limits_.wrapping_averages;
   prepared.op = alone ? ReduceOp::kMulSum : wraps ? ReduceOp::kSum : call.op;
@@ -228,7 +229,7 @@ bool Plans::averages_exactly(const board::Fingerprint& call) const {
 
 bool Plans::in_allowed_order(const board::Fingerprint& call, Algorithm algorithm) const {
   const bool rank_order_only = limits_.available.rank_order_only || averages_exactly(call);
-  return !rank_order_only || limits_.ranks == 1 || !form_of(call.collective).reduces ||
+  return !rank_order_only || limits_.ranks == 1 || !internal::form_of(call.collective).reduces ||
          algorithms::folds_in_rank_order(call.collective, algorithm, call.type);
 }
 
@@ -278,7 +279,7 @@ Status Plans::choose_forced(const Shape& shape, Algorithm forced, Prepared& prep
   }
   auto made = RONDO_TRY(make(shape, forced, limits_.rank));
   if (is_direct(forced) && limits_.ranks > 1 && shape.call.count > 0) {
-    const bool copies = can.process_copy && !form_of(shape.call.collective).reduces;
+    const bool copies = can.process_copy && !internal::form_of(shape.call.collective).reduces;
     prepared.sharing = copies ? Sharing::kCopied : Sharing::kMapped;
     prepared.required = true;
     prepared.direct = std::make_unique<engine::ExecutionPlan>(made);

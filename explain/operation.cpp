@@ -42,8 +42,8 @@ Result<tuner::LinkProfile> links_of(const PageRequest& request, int ranks, int p
 }
 
 uint64_t argument_bytes(Collective collective, int ranks, uint64_t size) {
-  const Form form = form_of(collective);
-  const bool blocks = form.in == Holds::kEach || form.out == Holds::kEach;
+  const internal::Form form = internal::form_of(collective);
+  const bool blocks = form.in == internal::Holds::kEach || form.out == internal::Holds::kEach;
   return blocks ? size / static_cast<uint64_t>(ranks) : size;
 }
 
@@ -66,7 +66,7 @@ Result<plan::PlanRequest> operation_of(const PageRequest& request, int most_rank
   const auto per_host =
       static_cast<int>(RONDO_TRY(request.whole("per_host", 1, most_ranks, most_ranks)));
   r.root = static_cast<int>(RONDO_TRY(request.whole("root", 0, most_ranks - 1, 0)));
-  if (is_rooted(r.collective) && r.root >= r.ranks) {
+  if (internal::is_rooted(r.collective) && r.root >= r.ranks) {
     return request.refuse("root", "is " + std::to_string(r.root) + ", and must be below " +
                                       std::to_string(r.ranks) + ", the number of ranks");
   }

@@ -38,7 +38,7 @@ class PageRequest {
                       std::optional<Enum> absent = std::nullopt) const {
     if (absent && !has(field)) return *absent;
     const std::string word = RONDO_TRY(text(field, 64));
-    if (const auto value = parse<Enum>(word, names)) return *value;
+    if (const auto value = internal::parse<Enum>(word, names)) return *value;
     return refuse(field, "is '" + word + "', which rondo does not know");
   }
 

@@ -29,7 +29,7 @@ Result<NcclCall> read(const GivenCall& g, NcclCall::CallKind kind, Collective co
   rondo::CallOptions options = RONDO_TRY(read_config(g.config, g.call));
   if (comm->device >= 0) options.stream = g.stream;
   ReadOperator op{rondo::ReduceOp::kSum};
-  if (kind == NcclCall::CallKind::kCollective && rondo::form_of(collective).reduces) {
+  if (kind == NcclCall::CallKind::kCollective && rondo::internal::form_of(collective).reduces) {
     op = RONDO_TRY(read_operator(g.op, type, *comm, options.stream, g.call));
   }
   options.factor = op.factor;

@@ -83,7 +83,7 @@ Result<CallOptions> read_config(const ncclCollConfig_t* config, const char* call
     return unsupported(std::string(call) + ": rondo records no launchCompletionEvent");
   }
   const std::string_view wanted = it.algSelection == nullptr ? "" : it.algSelection;
-  const auto algorithm = parse<Algorithm>(wanted, kAlgorithmNames);
+  const auto algorithm = internal::parse<Algorithm>(wanted, kAlgorithmNames);
   if (algorithm) options.algorithm = *algorithm;
   if (!wanted.empty() && !algorithm && it.forceAlgSelection != 0) {
     return unsupported(std::string(call) + ": the config's algSelection is '" +

@@ -57,7 +57,7 @@ Result<Surroundings> prepare(const TrainOptions& options, uint64_t rank, int loc
   Config config;
   config.pace = options.pace;
   config.reproducible = options.reproducible;
-  config.algorithm = parse<Algorithm>(options.algorithm, kAlgorithmNames).value();
+  config.algorithm = internal::parse<Algorithm>(options.algorithm, kAlgorithmNames).value();
   Communicator communicator = RONDO_TRY(Communicator::create(config));
   RONDO_TRY(require_algorithm(communicator, config.algorithm));
   std::optional<RankDevice> device;

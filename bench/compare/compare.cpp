@@ -171,9 +171,9 @@ void print_row(const std::vector<ComparedLibrary>& contenders, const ComparedRou
 }
 
 Status compare_all(const CompareOptions& options, const std::string& directory, json& document) {
-  const auto collective = parse<Collective>(options.collective, kCollectiveNames);
-  const auto type = parse<DataType>(options.type, kDataTypeNames);
-  const auto op = parse<ReduceOp>(options.op, kReduceOpNames);
+  const auto collective = internal::parse<Collective>(options.collective, kCollectiveNames);
+  const auto type = internal::parse<DataType>(options.type, kDataTypeNames);
+  const auto op = internal::parse<ReduceOp>(options.op, kReduceOpNames);
   const auto min = parse_size(options.min), max = parse_size(options.max);
   if (!collective || !type || !op || !min || !max || *min == 0 || *max < *min) {
     return {Code::kInvalidArgument, "unknown collective, type, operator or size: see --help"};

@@ -198,11 +198,11 @@ BackendCall operation_on(const CallShape& shape, const Buffers& buffers, bool in
                          int ranks) {
   BackendCall operation{.shape = shape, .in = buffers.in, .out = buffers.out, .in_place = in_place};
   if (!in_place || !reads(shape, rank) || !writes(shape, rank)) return operation;
-  const Form form = form_of(shape.collective);
+  const internal::Form form = internal::form_of(shape.collective);
   const size_t block = own_block_begin(shape, rank, ranks) * size_of(shape.type);
-  if (form.in == Holds::kEach && form.out == Holds::kOne) {
+  if (form.in == internal::Holds::kEach && form.out == internal::Holds::kOne) {
     operation.out = static_cast<std::byte*>(buffers.in) + block;
-  } else if (form.in == Holds::kOne && form.out == Holds::kEach) {
+  } else if (form.in == internal::Holds::kOne && form.out == internal::Holds::kEach) {
     operation.in = static_cast<std::byte*>(buffers.out) + block;
   } else {
     operation.in = buffers.out;

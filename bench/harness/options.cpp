@@ -55,7 +55,7 @@ std::optional<std::vector<Enum>> parse_several(const std::string& text,
     for (size_t i = 0; i < N; ++i) values.push_back(static_cast<Enum>(i));
     return values;
   }
-  const auto value = parse<Enum>(text, names);
+  const auto value = internal::parse<Enum>(text, names);
   if (!value) return std::nullopt;
   values.push_back(*value);
   return values;
@@ -90,7 +90,7 @@ void read_sweep(const Texts& texts, Sweep& sweep) {
 
 /// The message for a type or operator that others have, or call by another name.
 std::string because(const std::string& text) {
-  std::string_view why = why_absent(text);
+  std::string_view why = internal::why_absent(text);
   for (const std::string_view fp8 : {"fp8", "float8", "e4m3", "e5m2"}) {
     if (text.find(fp8) != text.npos) why = "the two fp8 are called f8e4m3 and f8e5m2";
   }
@@ -106,8 +106,9 @@ void read_options(const Texts& texts, PerfOptions& options) {
   }
   if (!texts.collective.empty()) {
     const bool messages = texts.collective == name_of(kSendRecv);
-    const auto collective =
-        messages ? std::optional(kSendRecv) : parse<Collective>(texts.collective, kCollectiveNames);
+    const auto collective = messages
+                                ? std::optional(kSendRecv)
+                                : internal::parse<Collective>(texts.collective, kCollectiveNames);
     if (!collective) refuse("COLLECTIVE", texts.collective, "is not one of: " + all_collectives());
     options.collective = *collective;
   }
@@ -125,7 +126,7 @@ void read_options(const Texts& texts, PerfOptions& options) {
   if (!options.all_roots && !CLI::detail::lexical_cast(texts.root, options.root)) {
     refuse("-r", texts.root, "is neither a rank nor all");
   }
-  const auto algorithm = parse<Algorithm>(texts.algorithm, kAlgorithmNames);
+  const auto algorithm = internal::parse<Algorithm>(texts.algorithm, kAlgorithmNames);
   if (!algorithm) refuse("--algorithm", texts.algorithm, "is not one of: " + join(kAlgorithmNames));
   options.algorithm = *algorithm;
   if (options.sweep_algorithms && options.collective == kSendRecv) {

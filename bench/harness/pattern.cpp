@@ -235,7 +235,7 @@ uint64_t Pattern::expected(int rank, uint64_t index) const {
     case Collective::kAllReduce:
     case Collective::kInclusiveScan:
     case Collective::kExclusiveScan:
-      return reduced(index, contributors(shape_.collective, rank, ranks_));
+      return reduced(index, internal::contributors(shape_.collective, rank, ranks_));
     case Collective::kReduce:
       return rank == shape_.root ? reduced(index) : 0;
     case Collective::kReduceScatter:
@@ -277,12 +277,14 @@ uint64_t Pattern::expected(int rank, uint64_t index) const {
 // If a block is smaller than the largest, only its own elements: in place, other ranks' data
 // follow.
 size_t Pattern::in_count(int rank) const {
-  const bool own = is_varying(shape_.collective) && form_of(shape_.collective).in == Holds::kOne;
+  const bool own = is_varying(shape_.collective) &&
+                   internal::form_of(shape_.collective).in == internal::Holds::kOne;
   return own ? block_counts(shape_, rank, ranks_)[static_cast<size_t>(rank)]
              : in_elements(shape_, ranks_);
 }
 size_t Pattern::out_count(int rank) const {
-  const bool own = is_varying(shape_.collective) && form_of(shape_.collective).out == Holds::kOne;
+  const bool own = is_varying(shape_.collective) &&
+                   internal::form_of(shape_.collective).out == internal::Holds::kOne;
   return own ? block_counts(shape_, rank, ranks_)[static_cast<size_t>(rank)]
              : out_elements(shape_, ranks_);
 }

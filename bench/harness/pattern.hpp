@@ -48,7 +48,8 @@ class Pattern {
   uint64_t reduced(uint64_t index, int ranks) const;
   /// Whether `rank`'s output is the operator's identity, which may be no integer.
   bool fills(int rank) const {
-    return reduces(shape_.collective) && contributors(shape_.collective, rank, ranks_) == 0;
+    return reduces(shape_.collective) &&
+           internal::contributors(shape_.collective, rank, ranks_) == 0;
   }
   /// The block of `rank`'s buffer that holds element `index`, and the offset in it.
   std::pair<size_t, uint64_t> block_of(int rank, uint64_t index) const;

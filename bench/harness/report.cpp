@@ -38,7 +38,9 @@ std::string op_name(const CallShape& shape) {
   return reduces(shape.collective) ? std::string(name(shape.op)) : "none";
 }
 
-int root_of(const CallShape& shape) { return is_rooted(shape.collective) ? shape.root : -1; }
+int root_of(const CallShape& shape) {
+  return internal::is_rooted(shape.collective) ? shape.root : -1;
+}
 
 // Widths of the columns: nccl-tests' in 100 characters, of which the first is a # in the heading.
 // Only from 10 GB on a row is wider.

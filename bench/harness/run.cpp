@@ -121,7 +121,7 @@ std::vector<CallShape> shapes_of(const PerfOptions& options, int ranks) {
   std::vector<size_t> sizes = barrier ? std::vector<size_t>{0} : sizes_of(options.sweep);
   if (barrier) types.resize(1);
   if (!reduces(options.collective)) ops = {ReduceOp::kSum};
-  if (options.all_roots && is_rooted(options.collective)) {
+  if (options.all_roots && internal::is_rooted(options.collective)) {
     roots.clear();
     for (int r = 0; r < ranks; ++r) roots.push_back(r);
   }
@@ -141,7 +141,7 @@ std::vector<CallShape> shapes_of(const PerfOptions& options, int ranks) {
 
 Status check_support(const PerfOptions& options, const Backend& backend,
                      const std::vector<CallShape>& shapes) {
-  if (is_rooted(options.collective) && !options.all_roots &&
+  if (internal::is_rooted(options.collective) && !options.all_roots &&
       (options.root < 0 || options.root >= backend.size())) {
     return {Code::kInvalidArgument, "root " + std::to_string(options.root) +
                                         " is not a rank of a world of " +

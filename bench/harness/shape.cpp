@@ -9,18 +9,19 @@ namespace rondo::bench {
 CallShape shape_of(Collective collective, DataType type, ReduceOp op, int root, size_t bytes,
                    int ranks) {
   size_t count = bytes / size_of(type);
-  const Form form = form_of(collective);
-  if (form.in == Holds::kEach || form.out == Holds::kEach) count /= static_cast<size_t>(ranks);
+  const internal::Form form = internal::form_of(collective);
+  if (form.in == internal::Holds::kEach || form.out == internal::Holds::kEach)
+    count /= static_cast<size_t>(ranks);
   if (collective == Collective::kBarrier) count = 0;
   return {.collective = collective, .type = type, .op = op, .root = root, .count = count};
 }
 
 namespace {
 
-size_t elements_of(Holds holds, const CallShape& shape, int ranks) {
+size_t elements_of(internal::Holds holds, const CallShape& shape, int ranks) {
   if (shape.collective == kSendRecv) return shape.count;
-  const size_t all = elements(holds, shape.count, static_cast<size_t>(ranks));
-  if (holds != Holds::kOne || !is_varying(shape.collective)) return all;
+  const size_t all = internal::elements(holds, shape.count, static_cast<size_t>(ranks));
+  if (holds != internal::Holds::kOne || !is_varying(shape.collective)) return all;
   return block_counts(shape, 0, ranks).back();  // the largest
 }
 
@@ -49,11 +50,11 @@ size_t own_block_begin(const CallShape& shape, int rank, int ranks) {
 }
 
 size_t in_elements(const CallShape& shape, int ranks) {
-  return elements_of(form_of(shape.collective).in, shape, ranks);
+  return elements_of(internal::form_of(shape.collective).in, shape, ranks);
 }
 
 size_t out_elements(const CallShape& shape, int ranks) {
-  return elements_of(form_of(shape.collective).out, shape, ranks);
+  return elements_of(internal::form_of(shape.collective).out, shape, ranks);
 }
 
 size_t size_bytes(const CallShape& shape, int ranks) {
@@ -90,11 +91,11 @@ LeastTraffic least_traffic(const CallShape& shape, int rank, int ranks) {
   size_t in = in_elements(shape, ranks) * size_of(shape.type);
   size_t out = out_elements(shape, ranks) * size_of(shape.type);
   if (is_varying(shape.collective)) {
-    const Form form = form_of(shape.collective);
+    const internal::Form form = internal::form_of(shape.collective);
     const size_t own =
         block_counts(shape, rank, ranks)[static_cast<size_t>(rank)] * size_of(shape.type);
-    if (form.in == Holds::kOne) in = own;
-    if (form.out == Holds::kOne) out = own;
+    if (form.in == internal::Holds::kOne) in = own;
+    if (form.out == internal::Holds::kOne) out = own;
   }
   return {.reads = reads(shape, rank) ? in : 0, .writes = writes(shape, rank) ? out : 0};
 }

@@ -37,14 +37,14 @@ struct CallShape {
   size_t count;
 };
 
-constexpr bool reduces(Collective collective) { return form_of(collective).reduces; }
+constexpr bool reduces(Collective collective) { return internal::form_of(collective).reduces; }
 
 /// Whether `rank` has an input, or an output: in some collectives only the root has.
 constexpr bool reads(const CallShape& shape, int rank) {
-  return !form_of(shape.collective).only_root_reads || rank == shape.root;
+  return !internal::form_of(shape.collective).only_root_reads || rank == shape.root;
 }
 constexpr bool writes(const CallShape& shape, int rank) {
-  return !form_of(shape.collective).only_root_writes || rank == shape.root;
+  return !internal::form_of(shape.collective).only_root_writes || rank == shape.root;
 }
 
 /// The shape with the largest buffer that fits into `bytes`. nccl-tests rounds blocks down to 16

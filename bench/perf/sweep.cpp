@@ -116,7 +116,8 @@ std::string title_of(const CallShape& shape) {
   if (shape.collective == Collective::kBarrier) return title;
   title.append(" of ").append(name(shape.type));
   if (reduces(shape.collective)) title.append(", ").append(name(shape.op));
-  if (is_rooted(shape.collective)) title.append(", root ").append(std::to_string(shape.root));
+  if (internal::is_rooted(shape.collective))
+    title.append(", root ").append(std::to_string(shape.root));
   return title;
 }
 
@@ -179,7 +180,7 @@ nlohmann::json to_json(const Line& line) {
           {"count", line.shape.count},
           {"type", name(line.shape.type)},
           {"redop", reduces(line.shape.collective) ? name(line.shape.op) : "none"},
-          {"root", is_rooted(line.shape.collective) ? line.shape.root : -1},
+          {"root", internal::is_rooted(line.shape.collective) ? line.shape.root : -1},
           {"algorithms", algorithms},
           {"chosen", name_at(line, line.chosen)},
           {"best", name_at(line, line.best)},

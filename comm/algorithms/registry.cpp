@@ -110,7 +110,7 @@ Result<Schedule> build_on(Collective collective, Algorithm algorithm, int ranks,
   if (base_of(collective) == Collective::kAllToAll && ranks > kMostInPairs) {
     return refuse("an all_to_all is for 1 to 46340 ranks, not " + std::to_string(ranks));
   }
-  const bool rooted = is_rooted(collective);
+  const bool rooted = internal::is_rooted(collective);
   if (rooted) RONDO_TRY(check_below("root", root, ranks));
   Schedule s{.collective = collective,
              .algorithm = algorithm,
@@ -125,7 +125,7 @@ Result<Schedule> build_on(Collective collective, Algorithm algorithm, int ranks,
     traits->build(s);
   } else if (collective != Collective::kBarrier) {
     const Operand source = collective == Collective::kExclusiveScan ? identity(0) : in(0);
-    const bool finishes = form_of(collective).reduces && !is_scan(collective);
+    const bool finishes = internal::form_of(collective).reduces && !is_scan(collective);
     s.steps.push_back(move(0, {source}, {out(0)}, finishes));
   }
   return s;

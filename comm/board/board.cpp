@@ -68,7 +68,7 @@ std::string Fingerprint::to_string(bool with_layout) const {
   if (kind == FingerprintKind::kSplit) return "split";
   if (kind == FingerprintKind::kDuplicate) return "duplicate";
   if (kind == FingerprintKind::kRegister) return "register_device_memory";
-  const bool reduces = form_of(collective).reduces;
+  const bool reduces = internal::form_of(collective).reduces;
   std::string text{name(collective)};
   if (collective != Collective::kBarrier) {
     text += fmt::format("({}{}{}", name(type), reduces ? ", " : "", reduces ? name(op) : "");
@@ -78,7 +78,7 @@ std::string Fingerprint::to_string(bool with_layout) const {
       text += fmt::format(" in all, counts and offsets #{:08x}", layout >> 32);
     }
     if (!varies && (layout != 0 || with_layout)) text += ", " + order_in_words(layout);
-    if (is_rooted(collective)) text += fmt::format(", root {}", root);
+    if (internal::is_rooted(collective)) text += fmt::format(", root {}", root);
     text += ")";
   }
   if (algorithm != Algorithm::kAuto) text += fmt::format(" by {}", name(algorithm));

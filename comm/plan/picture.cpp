@@ -122,7 +122,7 @@ class Layout {
 
   /// Of what `rank` reads there next; empty if the collective does not reduce.
   Members members_of(const Operand& o, int rank) {
-    if (!form_of(schedules_[0].collective).reduces) return {};
+    if (!internal::form_of(schedules_[0].collective).reduces) return {};
     if (in_slot(o)) return queue(o, o.peer, rank).front().members;
     const int owner = in_peer(o) ? o.peer : rank;
     return is_in(o) ? Members{owner} : outs_[{owner, o.chunk}];

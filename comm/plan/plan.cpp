@@ -23,8 +23,8 @@ using comm::refuse;
 
 /// The count with the largest buffer that fits, as in rondo-perf.
 uint64_t count_of(const PlanRequest& r) {
-  const Form form = form_of(r.collective);
-  const bool blocks = form.in == Holds::kEach || form.out == Holds::kEach;
+  const internal::Form form = internal::form_of(r.collective);
+  const bool blocks = form.in == internal::Holds::kEach || form.out == internal::Holds::kEach;
   if (r.collective == Collective::kBarrier) return 0;
   return r.size_bytes / size_of(r.type) / (blocks ? static_cast<uint64_t>(r.ranks) : 1);
 }
@@ -40,13 +40,13 @@ schedule::Limits limits_of(const PlanRequest& r) {
 }
 
 Status check(const PlanRequest& r) {
-  if (is_rooted(r.collective) && (r.root < 0 || r.root >= r.ranks)) {
+  if (internal::is_rooted(r.collective) && (r.root < 0 || r.root >= r.ranks)) {
     return refuse(fmt::format("root {} is not one of {}", r.root, comm::counted(r.ranks, "rank")));
   }
   if (r.rank && (*r.rank < 0 || *r.rank >= r.ranks)) {
     return refuse(fmt::format("rank {} is not one of {}", *r.rank, comm::counted(r.ranks, "rank")));
   }
-  if (form_of(r.collective).reduces && !supports(r.collective, r.type, r.op)) {
+  if (internal::form_of(r.collective).reduces && !supports(r.collective, r.type, r.op)) {
     return refuse(fmt::format("there is no {} of {}{}", name(r.op), name(r.type),
                               is_scan(r.collective) ? " in a scan" : ""));
   }
@@ -170,14 +170,14 @@ Result<uint64_t> proof_bytes(const ExplainedPlan& plan) {
   constexpr uint64_t kPiece = 100;  // a step or an operand, in the schedule and in the program
   constexpr uint64_t kCell = 8;
   const PlanRequest& r = plan.request;
-  const Form form = form_of(r.collective);
+  const internal::Form form = internal::form_of(r.collective);
   const auto ranks = static_cast<uint64_t>(r.ranks);
   const uint64_t blocks = std::min(static_cast<uint64_t>(plan.schedules[0].chunks), ranks);
   const schedule::Geometry& g = plan.programs[0].channels[0];
   const uint64_t parts = std::min<uint64_t>(g.rounds, 4) * g.slices;  // that are executed
   const uint64_t value = 24 + ranks / 8;  // with the ranks that it holds
   const uint64_t inputs =
-      (form.only_root_reads ? 1 : ranks) * (form.in == Holds::kOne ? 1 : blocks);
+      (form.only_root_reads ? 1 : ranks) * (form.in == internal::Holds::kOne ? 1 : blocks);
   uint64_t bytes = ranks * ranks * kPair + inputs * value + 2 * ranks * blocks * parts * kCell;
   for (int rank = 0; rank < r.ranks && bytes <= kMostProofBytes; ++rank) {
     const auto built = RONDO_TRY(schedule_of(plan, rank));
@@ -191,16 +191,17 @@ Result<uint64_t> proof_bytes(const ExplainedPlan& plan) {
 
 /// The larger buffer of a rank, in elements: S of the formulae.
 uint64_t buffer_elements(const ExplainedPlan& plan) {
-  const Form form = form_of(plan.request.collective);
+  const internal::Form form = internal::form_of(plan.request.collective);
   const auto ranks = static_cast<uint64_t>(plan.request.ranks);
-  return std::max(elements(form.in, plan.count, ranks), elements(form.out, plan.count, ranks));
+  return std::max(internal::elements(form.in, plan.count, ranks),
+                  internal::elements(form.out, plan.count, ranks));
 }
 
 /// Compares the bytes of `rank`'s program with the formula.
 RankBytes bytes_of(const ExplainedPlan& plan, int rank, const schedule::Traffic& traffic) {
   const PlanRequest& r = plan.request;
   const algorithms::Volume volume = algorithms::volume_of(
-      r.collective, plan.algorithm, *r.hosts, rank, is_rooted(r.collective) ? r.root : 0);
+      r.collective, plan.algorithm, *r.hosts, rank, internal::is_rooted(r.collective) ? r.root : 0);
   const uint64_t element = size_of(r.type);
   const auto size = static_cast<double>(buffer_elements(plan) * element);
   return {.rank = rank,
@@ -219,11 +220,11 @@ WireBytes wire_bytes_of(const ExplainedPlan& plan) {
   const base::HostMap& hosts = *r.hosts;
   WireBytes wire;
   if (const auto formula = algorithms::find(r.collective, plan.algorithm)->wire) {
-    const algorithms::WireTerms terms =
-        formula({.p = static_cast<double>(r.ranks),
-                 .n = static_cast<double>(plan.count * element),
-                 .slot = static_cast<double>(r.links.slot_bytes),
-                 .on = algorithms::spread_of(hosts, is_rooted(r.collective) ? r.root : 0)});
+    const algorithms::WireTerms terms = formula(
+        {.p = static_cast<double>(r.ranks),
+         .n = static_cast<double>(plan.count * element),
+         .slot = static_cast<double>(r.links.slot_bytes),
+         .on = algorithms::spread_of(hosts, internal::is_rooted(r.collective) ? r.root : 0)});
     wire.formula = terms.bytes;
     wire.text = terms.text;
   }

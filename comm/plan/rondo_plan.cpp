@@ -82,9 +82,9 @@ std::string join(const std::string_view (&names)[N]) {
 template <class Enum, size_t N>
 Enum parse_or_refuse(const std::string& flag, const std::string& text,
                      const std::string_view (&names)[N]) {
-  const auto value = parse<Enum>(text, names);
+  const auto value = internal::parse<Enum>(text, names);
   if (!value) {
-    const std::string_view why = why_absent(text);
+    const std::string_view why = internal::why_absent(text);
     throw CLI::ValidationError(flag, "'" + text + "' is not one of: " + join(names) +
                                          (why.empty() ? "" : "; " + std::string(why)));
   }
@@ -233,7 +233,8 @@ PlanRequest read_request(const PlanFlags& flags) {
     r.available = {
         .publish = true, .references = within_reach, .signals = true, .copies = within_reach};
   }
-  if (form_of(r.collective).reduces && r.op == ReduceOp::kMulSum) r.available.scaled = r.type;
+  if (internal::form_of(r.collective).reduces && r.op == ReduceOp::kMulSum)
+    r.available.scaled = r.type;
   r.available.rank_order_only = tuner::averages_integers(r.type, r.op);
   return r;
 }

@@ -196,8 +196,8 @@ void print_verification(std::FILE* out, const ExplainedPlan& plan) {
                         carried_out == rounds
                             ? ""
                             : fmt::format(" ({} carried out, the others being alike)", carried_out),
-                        !form_of(plan.request.collective).reduces ? ""
-                        : v.report.rank_order                     ? "; folds in rank order"
+                        !internal::form_of(plan.request.collective).reduces ? ""
+                        : v.report.rank_order ? "; folds in rank order"
                                               : "; folds in an order of its own"));
 }
 
@@ -205,13 +205,13 @@ void print_verification(std::FILE* out, const ExplainedPlan& plan) {
 
 void print(std::FILE* out, const ExplainedPlan& plan) {
   const PlanRequest& r = plan.request;
-  const bool reduces = form_of(r.collective).reduces;
+  const bool reduces = internal::form_of(r.collective).reduces;
   const std::string what =
       r.collective == Collective::kBarrier
           ? ""
           : fmt::format(" of {} bytes: count {}, {}{}{}", r.size_bytes, plan.count, name(r.type),
                         reduces ? fmt::format(", {}", name(r.op)) : "",
-                        is_rooted(r.collective) ? fmt::format(", root {}", r.root) : "");
+                        internal::is_rooted(r.collective) ? fmt::format(", root {}", r.root) : "");
   const std::string ranks =
       ranks_text(r) +
       (r.reach   ? " on GPUs"

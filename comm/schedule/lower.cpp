@@ -24,13 +24,14 @@ uint64_t longest(const BlockLayout& layout) {
 }
 
 const std::vector<uint64_t>& blocks_of(const BlockLayout& layout, Collective collective) {
-  return form_of(collective).in == Holds::kEach ? layout.in_counts : layout.out_counts;
+  return internal::form_of(collective).in == internal::Holds::kEach ? layout.in_counts
+                                                                    : layout.out_counts;
 }
 
 bool has_every_block(const BlockLayout& layout, Collective collective, size_t ranks) {
-  const Form form = form_of(collective);
-  const size_t ins = form.in == Holds::kEach ? ranks : 0;
-  const size_t outs = form.out == Holds::kEach ? ranks : 0;
+  const internal::Form form = internal::form_of(collective);
+  const size_t ins = form.in == internal::Holds::kEach ? ranks : 0;
+  const size_t outs = form.out == internal::Holds::kEach ? ranks : 0;
   return layout.in_counts.size() == ins && layout.in_offsets.size() == ins &&
          layout.out_counts.size() == outs && layout.out_offsets.size() == outs;
 }
@@ -61,8 +62,8 @@ Result<Geometry> divide(const Schedule& s, uint64_t count, uint64_t element_byte
   const auto chunks = static_cast<uint64_t>(s.chunks);
   // One element less than the largest size, aligned, keeps every later sum of offsets in range.
   const uint64_t most = (std::numeric_limits<uint64_t>::max() / 2) / element_bytes - chunks * align;
-  const Form form = form_of(s.collective);
-  const bool blocks = form.in == Holds::kEach || form.out == Holds::kEach;
+  const internal::Form form = internal::form_of(s.collective);
+  const bool blocks = form.in == internal::Holds::kEach || form.out == internal::Holds::kEach;
   if (s.collective == Collective::kBarrier) count = 1;
   if (count > (blocks ? most / chunks : most)) {
     return refuse(std::to_string(count) + " elements of " + std::to_string(element_bytes) +
@@ -89,8 +90,8 @@ uint64_t length_of(const Schedule& s, const Geometry& g, const BlockLayout& layo
 /// Where the chunk of an operand begins in its buffer.
 uint64_t offset_of(const Schedule& s, const Geometry& g, const BlockLayout& layout,
                    const Operand& o) {
-  const Form form = form_of(s.collective);
-  if (in_slot(o) || (is_in(o) ? form.in : form.out) == Holds::kOne) return 0;
+  const internal::Form form = internal::form_of(s.collective);
+  if (in_slot(o) || (is_in(o) ? form.in : form.out) == internal::Holds::kOne) return 0;
   const auto block = static_cast<uint64_t>(o.chunk);
   if (!is_varying(s.collective)) return block * g.block;
   return is_in(o) ? layout.in_offsets[block] : layout.out_offsets[block];
@@ -194,9 +195,9 @@ BlockLayout equal_layout(Collective collective, int ranks, uint64_t count) {
   const std::vector<uint64_t> counts(static_cast<size_t>(ranks), count);
   std::vector<uint64_t> offsets;
   for (uint64_t r = 0; r < counts.size(); ++r) offsets.push_back(r * count);
-  const Form form = form_of(collective);
-  if (form.in == Holds::kEach) layout.in_counts = counts, layout.in_offsets = offsets;
-  if (form.out == Holds::kEach) layout.out_counts = counts, layout.out_offsets = offsets;
+  const internal::Form form = internal::form_of(collective);
+  if (form.in == internal::Holds::kEach) layout.in_counts = counts, layout.in_offsets = offsets;
+  if (form.out == internal::Holds::kEach) layout.out_counts = counts, layout.out_offsets = offsets;
   return layout;
 }
 

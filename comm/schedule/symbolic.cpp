@@ -104,10 +104,10 @@ uint64_t SymbolicChannel::blocks(size_t op) const {
 
 std::vector<int> SymbolicChannel::chunks_of(size_t op, int rank, bool out) const {
   const LoweredOperation& operation = operations_[op];
-  const Form form = form_of(operation.collective);
+  const internal::Form form = internal::form_of(operation.collective);
   if ((out ? form.only_root_writes : form.only_root_reads) && rank != operation.root) return {};
-  const bool single = (out ? form.out : form.in) == Holds::kOne;
-  const bool exchanged = form.in == Holds::kEach && form.out == Holds::kEach;
+  const bool single = (out ? form.out : form.in) == internal::Holds::kOne;
+  const bool exchanged = form.in == internal::Holds::kEach && form.out == internal::Holds::kEach;
   std::vector<int> some;
   for (int c = 0; c < static_cast<int>(chunks(op)); ++c) {
     const bool mine = exchanged ? (out ? c % ranks() : c / ranks()) == rank : !single || c == rank;
@@ -118,8 +118,8 @@ std::vector<int> SymbolicChannel::chunks_of(size_t op, int rank, bool out) const
 
 size_t SymbolicChannel::cell_of(size_t op, int rank, bool out, int chunk, uint64_t index) const {
   const LoweredOperation& operation = operations_[op];
-  const Form form = form_of(operation.collective);
-  const bool single = (out ? form.out : form.in) == Holds::kOne;
+  const internal::Form form = internal::form_of(operation.collective);
+  const bool single = (out ? form.out : form.in) == internal::Holds::kOne;
   const int block = out ? block_out(operation.collective, chunk, ranks())
                         : block_in(operation.collective, chunk, ranks());
   auto c = static_cast<uint64_t>(block);
@@ -445,9 +445,9 @@ Status SymbolicChannel::check_result(size_t op, int rank, int chunk, uint64_t in
   if (values_.chunk(value) != chunk) {
     return refuse("Out holds chunk " + std::to_string(values_.chunk(value)));
   }
-  const Form form = form_of(operation.collective);
+  const internal::Form form = internal::form_of(operation.collective);
   if (!form.reduces) {
-    const bool exchanged = form.in == Holds::kEach && form.out == Holds::kEach;
+    const bool exchanged = form.in == internal::Holds::kEach && form.out == internal::Holds::kEach;
     const int source = form.only_root_reads ? operation.root : exchanged ? chunk / ranks() : chunk;
     if (values_.only(value, source)) return {};
     return refuse("Out does not hold the data of rank " + std::to_string(source));
@@ -472,7 +472,7 @@ Status SymbolicChannel::check_result(size_t op, int rank, int chunk, uint64_t in
 }
 
 std::string SymbolicChannel::scan_fault(Collective collective, int rank, ValueId value) const {
-  const int count = contributors(collective, rank, ranks());
+  const int count = internal::contributors(collective, rank, ranks());
   const int missing = values_.missing(value), last = values_.last(value);
   if (missing >= 0 && missing < count) {
     return "the contribution of rank " + std::to_string(missing) + " is missing";

@@ -24,8 +24,8 @@ bool same(const Geometry& a, const Geometry& b) {
 
 /// Where block `block` of `rank`'s buffer begins, as the collective is defined.
 uint64_t block_offset(const LoweredOperation& op, int rank, bool out, int block) {
-  const Form form = form_of(op.collective);
-  if ((out ? form.out : form.in) == Holds::kOne) return 0;
+  const internal::Form form = internal::form_of(op.collective);
+  if ((out ? form.out : form.in) == internal::Holds::kOne) return 0;
   const auto b = static_cast<size_t>(block);
   if (!is_varying(op.collective)) return b * op.programs[0].channels[0].block;
   const BlockLayout& layout = op.layouts[static_cast<size_t>(rank)];
@@ -71,10 +71,11 @@ Status check_division(const LoweredOperation& op, size_t rank, const Geometry& g
                  text(g.block) + ", but the layout has " + text(total) + " and " + text(block));
   }
   const uint64_t ranks = op.programs.size();
-  const Form form = form_of(op.collective);
-  const bool blocks = form.in == Holds::kEach || form.out == Holds::kEach;
+  const internal::Form form = internal::form_of(op.collective);
+  const bool blocks = form.in == internal::Holds::kEach || form.out == internal::Holds::kEach;
   const uint64_t most_chunks =
-      form.in == Holds::kEach && form.out == Holds::kEach ? ranks * ranks : ranks;
+      form.in == internal::Holds::kEach && form.out == internal::Holds::kEach ? ranks * ranks
+                                                                              : ranks;
   const uint64_t total = op.collective == Collective::kBarrier ? 1
                          : blocks                              ? op.count * most_chunks
                                                                : op.count;
@@ -193,8 +194,9 @@ std::string operand_fault(Collective collective, const Operand& o, bool destinat
            std::to_string(o.chunk);
   }
   const int owner = own ? rank : o.peer;
-  const Form form = form_of(collective);
-  if (form.in == Holds::kOne && form.out == Holds::kEach && is_in(o) && chunk != owner) {
+  const internal::Form form = internal::form_of(collective);
+  if (form.in == internal::Holds::kOne && form.out == internal::Holds::kEach && is_in(o) &&
+      chunk != owner) {
     return "is about chunk " + std::to_string(chunk) + ", which rank " + std::to_string(owner) +
            " does not send";
   }
@@ -254,10 +256,10 @@ std::string instruction_fault(const LoweredOperation& op, int rank, const Instru
     return "moves " + text(i.sources) + " sources to " + text(i.destinations) +
            " destinations of chunk " + std::to_string(i.chunk) + ", which is no move";
   }
-  const int most =
-      form_of(op.collective).in == Holds::kEach && form_of(op.collective).out == Holds::kEach
-          ? ranks * ranks
-          : ranks;
+  const int most = internal::form_of(op.collective).in == internal::Holds::kEach &&
+                           internal::form_of(op.collective).out == internal::Holds::kEach
+                       ? ranks * ranks
+                       : ranks;
   if (i.chunk >= most) {
     return "is about chunk " + std::to_string(i.chunk) + " of " + std::to_string(most);
   }
@@ -280,7 +282,7 @@ std::string instruction_fault(const LoweredOperation& op, int rank, const Instru
   if (fills && (!is_identity(all[0]) || all.size() != 2 || all[1].place != OperandKind::kOut)) {
     return "has the operator's identity elsewhere than as the only source of a move to Out";
   }
-  const bool finishes = (form_of(op.collective).reduces && !is_scan(op.collective)) ||
+  const bool finishes = (internal::form_of(op.collective).reduces && !is_scan(op.collective)) ||
                         op.collective == Collective::kBarrier;
   return i.finishes && !finishes ? "finishes a reduction where none is" : "";
 }

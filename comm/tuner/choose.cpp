@@ -14,7 +14,7 @@ namespace {
 
 /// Whether a direct algorithm can use peers' unmapped buffers.
 bool copies_between_processes(Collective collective, const Available& available) {
-  return available.process_copy && !available.references && !form_of(collective).reduces;
+  return available.process_copy && !available.references && !internal::form_of(collective).reduces;
 }
 
 /// Whether ranks may choose a direct algorithm that is not safe in place, and fall back to slots if
@@ -47,7 +47,7 @@ const char* refusal(Collective collective, Algorithm algorithm, const Available&
     return "peers' buffers are not mapped";
   }
   if (needs.signals && !available.signals) return "no counters";
-  if (available.rank_order_only && form_of(collective).reduces &&
+  if (available.rank_order_only && internal::form_of(collective).reduces &&
       !algorithms::folds_in_rank_order(collective, algorithm,
                                        available.type.value_or(DataType::kBFloat16))) {
     return "does not fold in rank order";

@@ -87,8 +87,8 @@ double direct_bytes(const Question& q) {
   if (!algorithms::traits_of(q.algorithm).needs.references || traits->volume == nullptr) return 0;
   const auto ranks = static_cast<uint64_t>(q.ranks);
   const algorithms::Volume volume = traits->volume({.n = ranks, .node = 1});  // not the root
-  const Form form = form_of(q.collective);
-  const bool has_blocks = form.in == Holds::kEach || form.out == Holds::kEach;
+  const internal::Form form = internal::form_of(q.collective);
+  const bool has_blocks = form.in == internal::Holds::kEach || form.out == internal::Holds::kEach;
   const auto all = static_cast<double>(q.bytes * (has_blocks ? ranks : 1));
   // From a root every other rank fetches as much.
   const double readers = traits->in == algorithms::Touched::kOnRoot ? q.ranks - 1 : 1;
@@ -132,9 +132,10 @@ std::array<double, kConstantCount> weights_of(const Question& question,
   if (question.mapped) t.process_copies = t.process_copied_bytes = 0;
   const double p = question.ranks, n = static_cast<double>(question.bytes);
   const double sharing = most_on_a_host(question);  // a cache, and cores
-  const Form form = form_of(question.collective);
+  const internal::Form form = internal::form_of(question.collective);
   const double buffers =
-      sharing * n * ((form.in == Holds::kEach ? p : 1) + (form.out == Holds::kEach ? p : 1));
+      sharing * n *
+      ((form.in == internal::Holds::kEach ? p : 1) + (form.out == internal::Holds::kEach ? p : 1));
   const double turns =
       profile.parallel_ranks > 0 ? std::max(1.0, sharing / profile.parallel_ranks) : 1.0;
   const double uncached = uncached_part(buffers, profile);

@@ -83,7 +83,7 @@ class Fields {
   }
   template <class Enum, size_t N>
   Enum one_of(const std::string& name, const std::string_view (&names)[N]) const {
-    const auto value = parse<Enum>(text(name), names);
+    const auto value = internal::parse<Enum>(text(name), names);
     if (!value) refuse(name, "one of rondo's");
     return value.value_or(Enum{});
   }

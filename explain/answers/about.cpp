@@ -11,7 +11,7 @@ Result<Json> about(const PageRequest&) {
   Json collectives = Json::array();
   for (int c = 0; c < kCollectives; ++c) {
     const auto collective = static_cast<Collective>(c);
-    const Form form = form_of(collective);
+    const internal::Form form = internal::form_of(collective);
     Json some = Json::array();
     for (const algorithms::AlgorithmTraits* traits : algorithms::all()) {
       if (algorithms::find(collective, traits->algorithm) == nullptr) continue;
@@ -21,7 +21,7 @@ Result<Json> about(const PageRequest&) {
     }
     collectives.push_back({{"name", name(collective)},
                            {"reduces", form.reduces},
-                           {"rooted", is_rooted(collective)},
+                           {"rooted", internal::is_rooted(collective)},
                            {"varying", is_varying(collective)},
                            {"algorithms", std::move(some)}});
   }

@@ -60,9 +60,9 @@ Json links_json(const tuner::LinkProfile& links) {
 /// busbw = algbw times this, as rondo-perf and nccl-tests have it.
 double bus_factor(Collective collective, int ranks) {
   const double others = static_cast<double>(ranks - 1) / ranks;
-  const Form form = form_of(collective);
+  const internal::Form form = internal::form_of(collective);
   if (collective == Collective::kAllReduce) return 2 * others;
-  return form.in == Holds::kEach || form.out == Holds::kEach ? others : 1;
+  return form.in == internal::Holds::kEach || form.out == internal::Holds::kEach ? others : 1;
 }
 
 /// What one rank sends by each algorithm, in words and in units of S, for the busiest rank.

@@ -24,7 +24,7 @@ int columns_of(const Schedule& s) {
 
 /// The ranks whose data a value holds: for a reduction what the picture says, else where the chunk comes from.
 Json holds_json(const plan::Box& box, const Schedule& s) {
-  if (form_of(s.collective).reduces) return box.holds;
+  if (internal::form_of(s.collective).reduces) return box.holds;
   switch (base_of(s.collective)) {
     case Collective::kAllGather:
     case Collective::kGather:
@@ -39,15 +39,16 @@ Json holds_json(const plan::Box& box, const Schedule& s) {
 /// What a rank's buffer has before the first step, of the blocks that the page shows: those of In that lie where
 /// they do in Out.
 Json starts_json(const Schedule& s) {
-  const Form form = form_of(s.collective);
+  const internal::Form form = internal::form_of(s.collective);
   Json columns = Json::array();
   const bool reads = !form.only_root_reads || s.rank == s.root;
-  if (!reads || form.in == Holds::kNothing || base_of(s.collective) == Collective::kAllToAll) {
+  if (!reads || form.in == internal::Holds::kNothing ||
+      base_of(s.collective) == Collective::kAllToAll) {
     return columns;
   }
   for (int column = 0; column < columns_of(s); ++column) {
     const bool own = s.chunks != s.ranks || column == s.rank;
-    if (form.in != Holds::kOne || own) columns.push_back(column);
+    if (form.in != internal::Holds::kOne || own) columns.push_back(column);
   }
   return columns;
 }
@@ -114,7 +115,7 @@ Result<Json> schedule_steps(const PageRequest& request) {
               {"why", plan.why},
               {"ranks", operation.ranks},
               {"hosts", plan.request.hosts->hosts()},
-              {"reduces", form_of(operation.collective).reduces},
+              {"reduces", internal::form_of(operation.collective).reduces},
               {"chunks", first.chunks},
               {"columns", columns_of(first)},
               {"chunk_bytes", block * size_of(operation.type)},

@@ -103,6 +103,8 @@ constexpr bool is_varying(Collective collective) { return base_of(collective) !=
 constexpr bool is_scan(Collective collective) {
   return collective == Collective::kInclusiveScan || collective == Collective::kExclusiveScan;
 }
+namespace internal {
+
 /// How many ranks' inputs, from rank 0 on, the result of `rank` holds in a collective that reduces.
 constexpr int contributors(Collective collective, int rank, int ranks) {
   return !is_scan(collective) ? ranks : collective == Collective::kInclusiveScan ? rank + 1 : rank;
@@ -149,6 +151,8 @@ constexpr bool is_rooted(Collective collective) {
 constexpr size_t elements(Holds holds, size_t count, size_t ranks) {
   return holds == Holds::kNothing ? 0 : holds == Holds::kEach ? count * ranks : count;
 }
+
+}  // namespace internal
 
 /// How a collective is executed. Direct algorithms access peers' buffers in place. These must be
 /// library memory, or belong to threads of one process; algorithms that do not reduce also accept
@@ -273,6 +277,8 @@ constexpr std::string_view name(Algorithm v) {
   return static_cast<int>(v) < kAlgorithms ? kAlgorithmNames[static_cast<int>(v)] : "?";
 }
 
+namespace internal {
+
 /// The value with that name, e.g. parse<DataType>("bfloat16", kDataTypeNames).
 template <class Enum, size_t N>
 constexpr std::optional<Enum> parse(std::string_view text, const std::string_view (&names)[N]) {
@@ -295,6 +301,8 @@ constexpr std::string_view why_absent(std::string_view name) {
   }
   return {};
 }
+
+}  // namespace internal
 
 #pragma GCC visibility push(default)  // librondo.so exports this part
 

@@ -41,7 +41,8 @@ std::string text_of(nb::handle object) {
 
 [[noreturn]] void refuse_type(const char* name, const std::string& type) {
   std::string text = std::string(name) + " has elements of " + type + ", a type that rondo lacks";
-  if (const std::string_view why = why_absent(type); !why.empty()) text += ": " + std::string(why);
+  if (const std::string_view why = internal::why_absent(type); !why.empty())
+    text += ": " + std::string(why);
   throw nb::type_error(text.c_str());
 }
 

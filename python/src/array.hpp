@@ -1,5 +1,5 @@
 // What a Python object that is an array looks like to rondo: where its elements are, how many, of
-// which type. Holds the object, so that the memory stays while an operation uses it. Copies
+// which type. internal::Holds the object, so that the memory stays while an operation uses it. Copies
 // nothing: what is not contiguous is refused.
 #pragma once
 

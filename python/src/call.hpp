@@ -49,7 +49,7 @@ struct CallSettings {
       // the default
     } else if (key == "algorithm") {
       const auto text = nb::cast<std::string>(value);
-      const auto algorithm = parse<Algorithm>(text, kAlgorithmNames);
+      const auto algorithm = internal::parse<Algorithm>(text, kAlgorithmNames);
       if (!algorithm) throw nb::value_error(("no algorithm \"" + text + "\"").c_str());
       call.algorithm = static_cast<rondo_algorithm>(*algorithm);
     } else if (key == "timeout") {

@@ -19,9 +19,9 @@ namespace {
 using Counts = std::vector<size_t>;
 
 rondo_reduce_op op_named(const std::string& text) {
-  const auto op = parse<ReduceOp>(text, kReduceOpNames);
+  const auto op = internal::parse<ReduceOp>(text, kReduceOpNames);
   if (op) return static_cast<rondo_reduce_op>(*op);
-  const std::string_view why = why_absent(text);
+  const std::string_view why = internal::why_absent(text);
   throw nb::value_error(
       ("no operator \"" + text + "\"" + (why.empty() ? "" : ": ") + std::string(why)).c_str());
 }

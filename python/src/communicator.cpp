@@ -86,7 +86,7 @@ rondo_config config_of(const PyCommunicator::Creation& settings, AllGatherCall& 
     config.bootstrap_timeout_ms = milliseconds(*settings.bootstrap_timeout);
   }
   if (settings.algorithm) {
-    const auto algorithm = parse<Algorithm>(*settings.algorithm, kAlgorithmNames);
+    const auto algorithm = internal::parse<Algorithm>(*settings.algorithm, kAlgorithmNames);
     if (!algorithm) throw nb::value_error(("no algorithm \"" + *settings.algorithm + "\"").c_str());
     config.algorithm = static_cast<rondo_algorithm>(*algorithm);
   }
@@ -388,8 +388,8 @@ namespace {
 
 nb::dict plan(const PyCommunicator& self, const std::string& collective, size_t count,
               const std::string& type, const std::string& op, bool library_memory) {
-  const auto chosen = parse<Collective>(collective, kCollectiveNames);
-  const auto reduced = parse<ReduceOp>(op, kReduceOpNames);
+  const auto chosen = internal::parse<Collective>(collective, kCollectiveNames);
+  const auto reduced = internal::parse<ReduceOp>(op, kReduceOpNames);
   if (!chosen) throw nb::value_error(("no collective \"" + collective + "\"").c_str());
   if (!reduced) throw nb::value_error(("no operator \"" + op + "\"").c_str());
   rondo_plan found;

@@ -32,7 +32,7 @@ class ReleasedGil {
   PyThreadState* state_;
 };
 
-/// Holds it while it lives, in a thread that may hold it already.
+/// internal::Holds it while it lives, in a thread that may hold it already.
 class HeldGil {
  public:
   HeldGil() {

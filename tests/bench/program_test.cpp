@@ -70,8 +70,9 @@ TEST_CASE("every collective has every type and operator that it can have, checke
         if (collective != Collective::kAllToAllV) CHECK(row["in_place"]["nwrong"] == 0);
         CHECK(row["count"] > 0);
       }
-      CHECK(seen.size() == (form_of(collective).reduces ? combinations_of(collective)
-                                                        : static_cast<size_t>(kDataTypes)));
+      CHECK(seen.size() == (internal::form_of(collective).reduces
+                                ? combinations_of(collective)
+                                : static_cast<size_t>(kDataTypes)));
       CHECK(ran.results.size() == seen.size());
     }
   }

@@ -91,7 +91,7 @@ CLI::Validator algorithm_of_all_reduce() {
   }
   return CLI::Validator(
       [list](std::string& text) -> std::string {
-        const auto algorithm = parse<Algorithm>(text, kAlgorithmNames);
+        const auto algorithm = internal::parse<Algorithm>(text, kAlgorithmNames);
         if (algorithm && does_all_reduce(*algorithm)) return {};
         return "'" + text +
                (algorithm ? "' cannot do all of a run's all-reduces" : "' is unknown") + ": use " +

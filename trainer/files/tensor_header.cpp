@@ -69,7 +69,8 @@ Status parse_entry(const Json& entry, tensor_format::TensorEntry& to) {
   if (type_name == entry.end() || !type_name->is_string()) {
     return tensor_format::wrong("has no text 'dtype'");
   }
-  const auto type = parse<DataType>(type_name->get<std::string>(), tensor_format::kTypeNames);
+  const auto type =
+      internal::parse<DataType>(type_name->get<std::string>(), tensor_format::kTypeNames);
   if (!type) {
     return tensor_format::wrong("has the type '" + type_name->get<std::string>() +
                                 "', which rondo does not know");

@@ -327,7 +327,7 @@ enum class Which { kAll, kReductions };
 
 inline void everything(Communicator& comm, const Case& c, Which which = Which::kAll) {
   for (const NamedCall& call : kCalls) {
-    if (which == Which::kReductions && !form_of(call.collective).reduces) continue;
+    if (which == Which::kReductions && !internal::form_of(call.collective).reduces) continue;
     // An algorithm that does not do the collective, or not on one host, is refused before the count
     // matters.
     if (c.algorithm != Algorithm::kAuto && c.count > 1 &&

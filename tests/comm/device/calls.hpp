@@ -36,10 +36,10 @@ class Buffers {
  public:
   Buffers(const Call& call, int rank, int size)
       : call_(call), bytes_(call.count * size_of(call.type) * static_cast<size_t>(size)) {
-    const Form form = form_of(call.collective);
+    const internal::Form form = internal::form_of(call.collective);
     const size_t block = bytes_ / static_cast<size_t>(size) * static_cast<size_t>(rank);
-    const bool wide_in = form.in == Holds::kEach && form.out == Holds::kOne;
-    const bool wide_out = form.in == Holds::kOne && form.out == Holds::kEach;
+    const bool wide_in = form.in == internal::Holds::kEach && form.out == internal::Holds::kOne;
+    const bool wide_out = form.in == internal::Holds::kOne && form.out == internal::Holds::kEach;
     in_ = wide_out && call.in_place ? block : 0;
     out_ = !call.in_place ? bytes_ : wide_in ? block : 0;
     fill(rank);
@@ -68,7 +68,7 @@ class Buffers {
 template <class Memory>
 Status issue(Communicator& c, const Call& call, Memory& buffers, CallOptions options = {}) {
   options.algorithm = call.algorithm;
-  if (call.op == ReduceOp::kMulSum && form_of(call.collective).reduces) {
+  if (call.op == ReduceOp::kMulSum && internal::form_of(call.collective).reduces) {
     options.factor = c.rank() + 1;
   }
   return c.run(

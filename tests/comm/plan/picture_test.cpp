@@ -88,7 +88,7 @@ TEST_CASE("of a reduction every box says whose contributions it holds") {
     INFO(name(algorithm) << " " << name(collective));
     const Picture picture = picture_of(schedules(collective, algorithm, 5));
     for (const Box& box : picture.boxes) {
-      const bool reduces = form_of(collective).reduces;
+      const bool reduces = internal::form_of(collective).reduces;
       if (!reduces) CHECK(box.holds.empty());
       if (reduces && box.finishes) CHECK(box.holds.size() == 5);
     }

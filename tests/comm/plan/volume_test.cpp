@@ -42,7 +42,7 @@ TEST_CASE("what every algorithm moves is what its formula says, and every plan i
   for (const auto& [collective, algorithm] : builtins()) {
     for (const int n : {2, 3, 4, 5, 8}) {
       PlanRequest r = request(collective, algorithm, n, static_cast<uint64_t>(n) * 4096 * 5);
-      r.root = is_rooted(collective) ? n - 1 : 0;
+      r.root = internal::is_rooted(collective) ? n - 1 : 0;
       const ExplainedPlan plan = checked(r);
       CHECK(plan.bytes_match());
       if (collective == Collective::kBarrier) continue;
@@ -63,7 +63,7 @@ TEST_CASE("between hosts the bytes of ranks and of hosts' links are those of the
       PlanRequest r = request(collective, algorithm, hosts->ranks(),
                               static_cast<uint64_t>(hosts->ranks()) * 64 * 60);
       r.hosts = hosts;
-      r.root = is_rooted(collective) ? hosts->ranks() - 1 : 0;
+      r.root = internal::is_rooted(collective) ? hosts->ranks() - 1 : 0;
       const ExplainedPlan plan = checked(r);
       if (collective == Collective::kBarrier) continue;
       REQUIRE(plan.wire);

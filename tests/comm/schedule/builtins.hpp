@@ -114,13 +114,13 @@ inline OperationShape laid_out(OperationShape shape) {
   shape.layouts.clear();
   for (uint64_t r = 0; r < n; ++r) {
     BlockLayout layout;
-    const Form form = form_of(shape.collective);
-    if (form.in == Holds::kEach) {
+    const internal::Form form = internal::form_of(shape.collective);
+    if (form.in == internal::Holds::kEach) {
       std::tie(layout.in_counts, layout.in_offsets) = uneven(shape.ranks, [&](uint64_t b) {
         return shape.collective == Collective::kAllToAllV ? block(r, b) : block(b, 0);
       });
     }
-    if (form.out == Holds::kEach) {
+    if (form.out == internal::Holds::kEach) {
       std::tie(layout.out_counts, layout.out_offsets) = uneven(shape.ranks, [&](uint64_t b) {
         return shape.collective == Collective::kAllToAllV ? block(b, r) : block(b, 0);
       });

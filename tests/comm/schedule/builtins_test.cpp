@@ -95,7 +95,7 @@ TEST_CASE("every built-in is proved for 64 and 256 ranks") {
 
 TEST_CASE("every root is proved") {
   for (const Builtin& builtin : all_builtins()) {
-    if (!is_rooted(builtin.first)) continue;
+    if (!internal::is_rooted(builtin.first)) continue;
     for (const int n : {1, 2, 3, 5, 8}) {
       for (int root = 0; root < n; ++root) {
         prove_depths_and_places(shape_of(builtin, n, large_count(builtin.first, n, 4), root));
@@ -167,7 +167,7 @@ TEST_CASE("the ring sends exactly 2(N-1)/N of the data, its halves (N-1)/N, and 
 TEST_CASE("exactly the algorithms that say so fold in rank order") {
   for (const int n : {5, 6, 7}) {
     for (const auto& [collective, algorithm] : all_builtins()) {
-      if (!form_of(collective).reduces) continue;
+      if (!internal::form_of(collective).reduces) continue;
       const LoweredOperation op = operation(shape_of({collective, algorithm}, n, 100), tiny(4));
       const bool in_order = report_of(op, tiny(4)).rank_order;
       INFO(name(algorithm) << " " << name(collective) << ", " << n << " ranks");

@@ -1,4 +1,4 @@
-// What a collective is to give, said anew and not taken from form_of() and the builders: those are
+// What a collective is to give, said anew and not taken from internal::form_of() and the builders: those are
 // what is tested. Data: contribution(rank, position) is a large number, so that sums with a
 // missing, doubled or misplaced one differ.
 #pragma once

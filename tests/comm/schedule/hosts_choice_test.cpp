@@ -76,7 +76,8 @@ TEST_CASE("the wire hops of the cost model are those that wait for each other in
                               .hops;
       const double found = dependent_hops(hosts, collective, algorithm);
       // A ring's chunks begin at different ranks: the formula has the mean of their ways.
-      const bool ring = algorithm == A::kRing && !is_rooted(collective) && !is_scan(collective);
+      const bool ring =
+          algorithm == A::kRing && !internal::is_rooted(collective) && !is_scan(collective);
       // Between hosts of different sizes a hierarchical algorithm's are an estimate.
       const bool estimated = algorithm == A::kHierarchical && !is_even(*hosts);
       // The eleventh of eleven hosts adds two hops, one of which may pass beside the others.
@@ -131,7 +132,7 @@ TEST_CASE("between hosts no memory is shared, and reproducible results have the 
               INFO(name(algorithm) << " " << name(collective) << " " << bytes << describe(hosts));
               REQUIRE(algorithms::find(collective, algorithm) != nullptr);
               CHECK_FALSE(algorithms::traits_of(algorithm).needs.one_host());
-              if (!reproducible || !form_of(collective).reduces) continue;
+              if (!reproducible || !internal::form_of(collective).reduces) continue;
               // Folded in rank order, at once.
               CHECK(algorithms::folds_in_rank_order(collective, algorithm, type));
               CHECK_FALSE(needs_hosts(algorithm));

@@ -80,7 +80,7 @@ TEST_CASE(
                     OperationShape shape = shape_on(hosts, collective, algorithm, count);
                     shape.in_place = in_place;
                     prove(shape, tiny(depth, channels));
-                    if (!is_rooted(collective)) continue;
+                    if (!internal::is_rooted(collective)) continue;
                     shape.root = some_root(*hosts);
                     prove(shape, tiny(depth, channels));
                   }
@@ -91,16 +91,17 @@ TEST_CASE(
 }
 
 TEST_CASE("every root of several hosts is proved") {
-  for_all(hierarchical_builtins(), [](Collective collective, Algorithm algorithm,
-                                      const SharedHosts& hosts) {
-    OperationShape shape = shape_on(hosts, collective, algorithm, 200);
-    for (shape.root = 0; is_rooted(collective) && shape.root < hosts->ranks(); ++shape.root) {
-      shape.in_place = false;
-      prove(shape, tiny(least_depth(collective, algorithm)));
-      shape.in_place = true;
-      prove(shape, tiny(4));
-    }
-  });
+  for_all(hierarchical_builtins(),
+          [](Collective collective, Algorithm algorithm, const SharedHosts& hosts) {
+            OperationShape shape = shape_on(hosts, collective, algorithm, 200);
+            for (shape.root = 0; internal::is_rooted(collective) && shape.root < hosts->ranks();
+                 ++shape.root) {
+              shape.in_place = false;
+              prove(shape, tiny(least_depth(collective, algorithm)));
+              shape.in_place = true;
+              prove(shape, tiny(4));
+            }
+          });
 }
 
 TEST_CASE("the reference executor agrees, on every map") {
@@ -111,7 +112,7 @@ TEST_CASE("the reference executor agrees, on every map") {
             for (const bool in_place : {false, true}) {
               if (in_place && !algorithms::is_in_place_safe(collective, algorithm)) continue;
               OperationShape shape = shape_on(hosts, collective, algorithm, 67);
-              shape.root = is_rooted(collective) ? some_root(*hosts) : 0;
+              shape.root = internal::is_rooted(collective) ? some_root(*hosts) : 0;
               shape.in_place = in_place;
               INFO(describe(shape, limits));
               const LoweredOperation op = operation(shape, limits);
@@ -154,15 +155,15 @@ TEST_CASE("what ranks send is what their formulas say, and what crosses hosts wh
     Limits limits = tiny(4);
     limits.align = 1;
     OperationShape shape = shape_on(hosts, collective, algorithm, count);
-    for (const int root : {0, is_rooted(collective) ? some_root(*hosts) : 0}) {
+    for (const int root : {0, internal::is_rooted(collective) ? some_root(*hosts) : 0}) {
       shape.root = root;
       INFO(describe(shape, limits));
       const LoweredOperation op = operation(shape, limits);
       const VerifyReport report = report_of(op, limits);
       std::vector<Crossing> crossings(report.crossings.size());
-      const Form form = form_of(collective);
-      const auto size =
-          static_cast<double>(std::max(elements(form.in, count, n), elements(form.out, count, n)));
+      const internal::Form form = internal::form_of(collective);
+      const auto size = static_cast<double>(
+          std::max(internal::elements(form.in, count, n), internal::elements(form.out, count, n)));
       for (int r = 0; r < hosts->ranks(); ++r) {
         const auto at = static_cast<size_t>(r);
         INFO("rank " << r);

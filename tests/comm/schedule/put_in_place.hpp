@@ -10,7 +10,7 @@ namespace rondo::schedule::test {
 /// Gives a move of `rank` its chunk's length, and its operands their places in the buffers, as
 /// lowering does.
 inline void put_in_place(LoweredOperation& op, size_t rank, Instruction& move) {
-  const Form form = form_of(op.collective);
+  const internal::Form form = internal::form_of(op.collective);
   move.length = chunk_length(op, move.chunk);
   for (uint32_t n = 0; n < uint32_t{move.sources} + move.destinations; ++n) {
     Location& o = op.programs[rank].operands[move.first + n];
@@ -19,7 +19,7 @@ inline void put_in_place(LoweredOperation& op, size_t rank, Instruction& move) {
     const bool out = o.place == OperandKind::kOut || o.place == OperandKind::kPeerOut;
     const auto block = static_cast<size_t>(o.chunk);
     o.offset = 0;
-    if ((!in && !out) || (in ? form.in : form.out) == Holds::kOne) continue;
+    if ((!in && !out) || (in ? form.in : form.out) == internal::Holds::kOne) continue;
     if (!is_varying(op.collective)) {
       o.offset = block * op.programs[0].channels[0].block;
       continue;

@@ -76,7 +76,7 @@ TEST_CASE("a row's needs, and the buffers that peers touch, are what its schedul
     const AlgorithmTraits& traits = algorithms::traits_of(algorithm);
     const CollectiveTraits& row = *algorithms::find(collective, algorithm);
     for (const int n : {2, 3, 5, 8}) {
-      for (const int root : {0, is_rooted(collective) ? n - 1 : 0}) {
+      for (const int root : {0, internal::is_rooted(collective) ? n - 1 : 0}) {
         INFO(name(algorithm) << " " << name(collective) << ", " << n << " ranks, root " << root);
         const Found found = found_in(collective, algorithm, n, root);
         CHECK(found.publish == traits.needs.publish);

@@ -115,7 +115,7 @@ class Timer {
   cudaEvent_t begin_{}, end_{};
 };
 
-/// Holds streams until something is enqueued on all of them. Without it the time would be that in
+/// internal::Holds streams until something is enqueued on all of them. Without it the time would be that in
 /// which the host enqueues for one rank after another. It opens by itself after two seconds, in case
 /// CUDA waits for a stream while it enqueues.
 class Gate {
