@@ -264,9 +264,9 @@ Status check_values(const Call& r, const CallOptions& options, int size) {
                     "collective with counts takes 0 only",
                     word(r), options.layout));
   }
-  if (options.timeout.count() < 0) {
+  if (options.stall_timeout.count() < 0) {
     return refuse(fmt::format("{}: timeout of {} ms; pass 0 for the communicator's own", word(r),
-                              options.timeout.count()));
+                              options.stall_timeout.count()));
   }
   if (r.root < 0 || r.root >= size) {
     return refuse(fmt::format("{}: root {} is none of {}", word(r), r.root, counted(size, "rank")));
@@ -323,9 +323,9 @@ Status check(const engine::Transfer& transfer, const CallOptions& options, int s
   if (options.algorithm != Algorithm::kAuto || options.factor != 1 || options.layout != 0) {
     return refuse(fmt::format("{}: algorithms, factors and layouts are for collectives", word));
   }
-  if (options.timeout.count() < 0) {
+  if (options.stall_timeout.count() < 0) {
     return refuse(fmt::format("{}: timeout of {} ms; pass 0 for the communicator's own", word,
-                              options.timeout.count()));
+                              options.stall_timeout.count()));
   }
   return {};
 }

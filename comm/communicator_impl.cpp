@@ -32,7 +32,7 @@ Communicator::Impl::Impl(comm::Bootstrap bootstrap) : bootstrap_(std::move(boots
   return operation.prepared != nullptr && c.collective == call.collective && c.in == call.in &&
          c.out == call.out && c.count == call.count && c.type == call.type && c.op == call.op &&
          c.root == call.root && o.algorithm == options.algorithm &&
-         o.timeout.count() == options.timeout.count() && o.stream == options.stream &&
+         o.stall_timeout.count() == options.stall_timeout.count() && o.stream == options.stream &&
          o.layout == options.layout &&
          std::bit_cast<uint64_t>(o.factor) == std::bit_cast<uint64_t>(options.factor) &&
          (!is_varying(call.collective) || comm::layout_of(call) == operation.prepared->layout);

@@ -196,7 +196,7 @@ Status Communicator::Impl::set_up(const comm::Parent& parent) {
   host_ = std::make_shared<comm::HostExecutor>(
       std::move(layers.runner), *board_,
       host_limits(sizes, bootstrap_.hosts(), rank(), config_, transport_->capabilities(), title_),
-      std::chrono::nanoseconds(config_.timeout).count());
+      std::chrono::nanoseconds(config_.stall_timeout).count());
   executor_ = host_;
   log(LogLevel::kInfo,
       fmt::format("{}: rank {} of {}: {} channels, {} slots of {} bytes, {} CPUs, links: {}",

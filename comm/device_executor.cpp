@@ -55,7 +55,7 @@ Result<std::shared_ptr<DeviceExecutor>> DeviceExecutor::create(const DeviceExecu
   auto runner = RONDO_TRY(device::DeviceRunner::create(parts.bootstrap, parts.board, parts.watch,
                                                        std::move(layers.device_control),
                                                        std::move(gpu), setup));
-  const int64_t timeout_ns = std::chrono::nanoseconds(config.timeout).count();
+  const int64_t timeout_ns = std::chrono::nanoseconds(config.stall_timeout).count();
   runner->set_longest_wait(timeout_ns);
   log(LogLevel::kInfo, fmt::format("rank {} of {} on {}", parts.board.rank(), parts.board.ranks(),
                                    runner->describe()));

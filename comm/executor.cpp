@@ -30,8 +30,8 @@ void Group::end(const Status& status) const {
 }
 
 int64_t Executor::timeout_of(const CallOptions& options) const {
-  return options.timeout.count() > 0
-             ? std::min(options.timeout, base::kLongestTimeout).count() * 1'000'000
+  return options.stall_timeout.count() > 0
+             ? std::min(options.stall_timeout, base::kLongestTimeout).count() * 1'000'000
              : timeout_ns_;
 }
 

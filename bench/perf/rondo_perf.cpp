@@ -74,7 +74,7 @@ Config config_for(const PerfOptions& options) {
   config.links = options.calibrate ? "built-in" : options.links;
   config.channels = options.channels;
   if (options.timeout_s > 0) {
-    config.timeout = std::chrono::milliseconds(static_cast<int64_t>(options.timeout_s * 1e3));
+    config.stall_timeout = std::chrono::milliseconds(static_cast<int64_t>(options.timeout_s * 1e3));
   }
   return config;
 }

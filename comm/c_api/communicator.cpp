@@ -22,7 +22,7 @@ rondo_config default_config() {
   rondo_config c{};
   c.rank = cpp.rank;
   c.world_size = cpp.world_size;
-  c.timeout_ms = cpp.timeout.count();
+  c.stall_timeout_ms = cpp.stall_timeout.count();
   c.bootstrap_timeout_ms = cpp.bootstrap_timeout.count();
   c.device = cpp.device;
   return c;
@@ -58,7 +58,7 @@ Status read_config(const rondo_config* given, Config& config) {
   config.world_size = c.world_size;
   config.rendezvous = text(c.rendezvous);
   if (c.name != nullptr) config.name = c.name;
-  config.timeout = std::chrono::milliseconds(c.timeout_ms);
+  config.stall_timeout = std::chrono::milliseconds(c.stall_timeout_ms);
   config.bootstrap_timeout = std::chrono::milliseconds(c.bootstrap_timeout_ms);
   config.channels = c.channels;
   config.max_channels = c.max_channels;
@@ -99,7 +99,7 @@ Status read_arguments(const Given& given, Arguments& into) {
   RONDO_TRY(read_value(given.op, kReduceOps, "operator", into.op));
   rondo_call_options c = default_options();
   RONDO_TRY(read_struct(given.options, "rondo_call_options", c));
-  into.options.timeout = std::chrono::milliseconds(c.timeout_ms);
+  into.options.stall_timeout = std::chrono::milliseconds(c.stall_timeout_ms);
   into.options.factor = c.factor;
   into.options.stream = c.stream;
   into.options.layout = c.layout;

@@ -164,7 +164,7 @@ template <class Body>
 void spoil(const Given& given, Arguments arguments, const Body& body) {
   if (given.communicator == nullptr) return;
   arguments.type = static_cast<DataType>(0xff);
-  arguments.options.timeout = std::chrono::milliseconds(-1);
+  arguments.options.stall_timeout = std::chrono::milliseconds(-1);
   (void)body(given.communicator->communicator, arguments);
 }
 

@@ -96,9 +96,9 @@ Status check_sizes(const Config& config) {
 }
 
 Status check_choices(const Config& config) {
-  if (config.timeout.count() < 0) {
-    return refuse(
-        fmt::format("Config::timeout is {} ms; it must not be negative", config.timeout.count()));
+  if (config.stall_timeout.count() < 0) {
+    return refuse(fmt::format("Config::stall_timeout is {} ms; it must not be negative",
+                              config.stall_timeout.count()));
   }
   if (config.bootstrap_timeout.count() < 0) {
     return refuse(fmt::format("Config::bootstrap_timeout is {} ms; it must not be negative",
@@ -142,14 +142,14 @@ Status complete(Config& config, bool agreed) {
   const bool pace_is_variable = config.pace.empty();
   if (!agreed) RONDO_TRY(fill_in_what_all_share(config));
   config.links = links_of(config);
-  if (config.timeout.count() == 0) {
-    config.timeout = RONDO_TRY(seconds_of("RONDO_TIMEOUT", kDefaultTimeout));
+  if (config.stall_timeout.count() == 0) {
+    config.stall_timeout = RONDO_TRY(seconds_of("RONDO_TIMEOUT", kDefaultTimeout));
   }
   if (config.bootstrap_timeout.count() == 0) {
     config.bootstrap_timeout =
         RONDO_TRY(seconds_of("RONDO_BOOTSTRAP_TIMEOUT", kDefaultBootstrapTimeout));
   }
-  config.timeout = std::min(config.timeout, kLongestTimeout);
+  config.stall_timeout = std::min(config.stall_timeout, kLongestTimeout);
   config.bootstrap_timeout = std::min(config.bootstrap_timeout, kLongestTimeout);
   RONDO_TRY(check_sizes(config));
   RONDO_TRY(check_choices(config));

@@ -36,8 +36,8 @@ struct Call {
 
 /// Settings that one call may override.
 struct CallOptions {
-  Algorithm algorithm = Algorithm::kAuto;  // kAuto: the communicator's choice
-  std::chrono::milliseconds timeout{0};    // 0: the communicator's
+  Algorithm algorithm = Algorithm::kAuto;      // kAuto: the communicator's choice
+  std::chrono::milliseconds stall_timeout{0};  // 0: the communicator's
   /// kMulSum only: the factor of this rank's input. May differ from rank to rank. Refused
   /// (kInvalidArgument) if the type of the sum cannot hold it: ReduceOp has the rules.
   double factor = 1;

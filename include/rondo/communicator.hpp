@@ -53,7 +53,7 @@ struct Config {
   std::string name = "world";
   /// A call fails when nothing has moved on any rank for this long. Slow progress is not a failure.
   /// 0: RONDO_TIMEOUT (seconds), else ten minutes.
-  std::chrono::milliseconds timeout{0};
+  std::chrono::milliseconds stall_timeout{0};
   /// How long create() waits for the other ranks; after a third of it rank 0 warns, naming the
   /// missing ones. 0: RONDO_BOOTSTRAP_TIMEOUT (seconds), else one minute.
   std::chrono::milliseconds bootstrap_timeout{0};
@@ -151,7 +151,7 @@ class Communicator : public NamedCalls<Communicator> {
 
   /// Creates a communicator for each color, of the ranks that pass it, ordered by key, then by rank
   /// here; nullopt for a rank that passes kNoColor. Collective. The new ones have this
-  /// communicator's settings. Waits for late ranks as a call does (Config::timeout), then blocks as
+  /// communicator's settings. Waits for late ranks as a call does (Config::stall_timeout), then blocks as
   /// create() does. Errors, logs and rondo-status use `name` ("rows"; by default "world/color 1").
   /// All ranks of a color must pass the same name. Only its first 60 bytes are used.
   Result<std::optional<Communicator>> split(int color, int key, std::string_view name = {});
@@ -187,7 +187,7 @@ class Communicator : public NamedCalls<Communicator> {
 
   /// Leaves the communicator without waiting for the peers. Waits for outstanding asynchronous
   /// operations, unless one has failed; on a device it waits for enqueued ones, at most the
-  /// communicator's timeout. Graphs that hold some must have ended.
+  /// communicator's stall timeout. Graphs that hold some must have ended.
   ~Communicator();
   Communicator(Communicator&&) noexcept;
   Communicator& operator=(Communicator&&) noexcept;

@@ -161,7 +161,7 @@ typedef struct rondo_config {
   const char* name;
   /* A call fails when nothing has moved on any rank for this long; 0: RONDO_TIMEOUT (seconds),
    * else ten minutes. */
-  int64_t timeout_ms;
+  int64_t stall_timeout_ms;
   /* How long rondo_create waits for the other ranks; 0: RONDO_BOOTSTRAP_TIMEOUT (seconds), else
    * one minute. */
   int64_t bootstrap_timeout_ms;
@@ -261,7 +261,7 @@ typedef struct rondo_call_options {
   size_t size;               /* of this struct */
   rondo_algorithm algorithm; /* RONDO_AUTO: the communicator's choice */
   int32_t reserved;          /* 0 */
-  int64_t timeout_ms;        /* 0: the communicator's */
+  int64_t stall_timeout_ms;  /* 0: the communicator's */
   /* RONDO_MULSUM only: factor of this rank's input. RONDO_INVALID_ARGUMENT if the type cannot hold
    * it: 0.5 or 300 for int8, 1e39 for float. */
   double factor;

@@ -31,31 +31,31 @@ def _refuse(c, call, rank, text, failure):
     raise Error(f"{call}: the object of rank {rank} cannot be pickled: {bytes(text).decode('utf-8', 'replace')}", "invalid argument", c.rank)
 
 
-def broadcast_object(c, obj=None, root=0, *, timeout=None):
+def broadcast_object(c, obj=None, root=0, *, stall_timeout=None):
     """The root's object, on all ranks; obj of the others is not looked at. The root gets a copy, too. If it cannot be pickled, that is
     an error of all ranks."""
     _expect_usable(c, "broadcast_object")
     mine, failure = _pickled(obj) if c.rank == root else (None, None)
     header = array.array("q", [0, 0] if mine is None else [len(mine), failure is not None])
-    c.broadcast(header, root, timeout=timeout)
+    c.broadcast(header, root, stall_timeout=stall_timeout)
     length, failed = header
     text = bytearray(length) if mine is None else mine
-    c.broadcast(text, root, timeout=timeout)
+    c.broadcast(text, root, stall_timeout=stall_timeout)
     if failed:
         _refuse(c, "broadcast_object", root, text, failure)
     return pickle.loads(text)
 
 
-def all_gather_object(c, obj, *, timeout=None):
+def all_gather_object(c, obj, *, stall_timeout=None):
     """Every rank's object, in a list by rank; this rank's own is a copy. If one cannot be pickled, that is an error of all ranks."""
     _expect_usable(c, "all_gather_object")
     mine, failure = _pickled(obj)
-    headers = c.all_gather(array.array("q", [len(mine), failure is not None]), timeout=timeout).tolist()
+    headers = c.all_gather(array.array("q", [len(mine), failure is not None]), stall_timeout=stall_timeout).tolist()
     failed = [rank for rank in range(c.size) if headers[2 * rank + 1]]
     # After a failure only its text travels.
     counts = [headers[2 * rank] if not failed or rank in failed else 0 for rank in range(c.size)]
     everything = bytearray(sum(counts))
-    c.all_gather_v(mine[:counts[c.rank]], everything, counts, timeout=timeout)
+    c.all_gather_v(mine[:counts[c.rank]], everything, counts, stall_timeout=stall_timeout)
     parts, begin = [], 0
     for count in counts:
         parts.append(memoryview(everything)[begin:begin + count])

@@ -14,7 +14,7 @@ def shrunk(c, members, name, timeout):
     try:
         c.check()
         unique_id = _meet(c, members, patience)
-        return rondo.Communicator(members.index(c.rank), len(members), unique_id=unique_id, name=name, timeout=timeout,
+        return rondo.Communicator(members.index(c.rank), len(members), unique_id=unique_id, name=name, stall_timeout=timeout,
                                   bootstrap_timeout=patience)
     except rondo.Error:  # of c, perhaps just now; where it is not, this says who has ended
         left = c.shrink(patience)
@@ -42,7 +42,7 @@ def _difference(wishes):
 
 def _expect_members(left, rank, members, patience):
     found = left.former_ranks
-    difference = _difference(dict(zip(found, left.all_gather_object(members, timeout=patience))))
+    difference = _difference(dict(zip(found, left.all_gather_object(members, stall_timeout=patience))))
     if difference:
         raise ValueError(difference)
     if found != members:
@@ -58,15 +58,15 @@ def _meet(c, members, patience):
         wishes = {first: members}
         for rank in members[1:]:
             theirs = array.array("q", [-1] * c.size)
-            c.recv(theirs, rank, _TAG, timeout=patience)
+            c.recv(theirs, rank, _TAG, stall_timeout=patience)
             wishes[rank] = [member for member in theirs if member >= 0]
         answer = _difference(wishes) or rondo.make_unique_id()
         for rank in members[1:]:
-            c.send(bytearray(answer.encode()), rank, _TAG, timeout=patience)
+            c.send(bytearray(answer.encode()), rank, _TAG, stall_timeout=patience)
     else:
-        c.send(array.array("q", members), first, _TAG, timeout=patience)
+        c.send(array.array("q", members), first, _TAG, stall_timeout=patience)
         buffer = bytearray(256 + 16 * c.size)  # two lists of ranks
-        c.recv(buffer, first, _TAG, timeout=patience)
+        c.recv(buffer, first, _TAG, stall_timeout=patience)
         answer = buffer.rstrip(b"\0").decode()
     if answer.startswith("shrink_group"):
         raise ValueError(answer)

@@ -162,7 +162,7 @@ class RondoBackend(Backend):
         own = _name(options.group_name if options else "", sys._getframe(1))
         with self._one_at_a_time:
             timeout = _seconds(options._timeout) if options else self._timeout
-            names = self._communicator.all_gather_object(own, timeout=timeout)
+            names = self._communicator.all_gather_object(own, stall_timeout=timeout)
             name = names[min(ranks)] if member else None  # the description may be another one on each rank
             part = self._communicator.split(min(ranks) if member else None, ranks.index(self.rank()) if member else 0, name)
         if not member:  # torch would take None for a backend
@@ -175,7 +175,7 @@ class RondoBackend(Backend):
     def perform_nocolor_split(self, _device):
         """This rank's part in a new_group() of others."""
         with self._one_at_a_time:
-            self._communicator.all_gather_object("", timeout=self._timeout)
+            self._communicator.all_gather_object("", stall_timeout=self._timeout)
             self._communicator.split(None)
 
     def shrink(self, ranks_to_exclude, shrink_flags=0, opts_override=None):
@@ -208,13 +208,13 @@ class RondoBackend(Backend):
         if here and threading.active_count() - Completion.idle <= 1:
             with self._one_at_a_time:
                 for call, arguments, named in calls:
-                    call(*arguments, timeout=timeout, **named)
+                    call(*arguments, stall_timeout=timeout, **named)
                 self._collectives += len(calls)
             if after is not None:
                 after()
             return None
         with self._one_at_a_time:  # never held during a wait if there are other threads, whose calls may be what a peer waits for
-            works = [call(*arguments, timeout=timeout, async_op=True, **named) for call, arguments, named in calls]
+            works = [call(*arguments, stall_timeout=timeout, async_op=True, **named) for call, arguments, named in calls]
             if opts is not None:  # no messages
                 self._collectives += len(works)
         if here:
@@ -282,7 +282,7 @@ class RondoBackend(Backend):
     def _add_up(self, tensor, opts):
         def gather(call, *arguments):
             with self._one_at_a_time:
-                work = call(*arguments, timeout=self._timeout_of(opts), async_op=True)
+                work = call(*arguments, stall_timeout=self._timeout_of(opts), async_op=True)
                 self._collectives += 1
             work.wait()
 
@@ -479,7 +479,7 @@ def _create(given, options):
     rank, size = given.group_rank, given.group_size
     meeting = _Meeting(given.store, rank, size, given.timeout)
     name = meeting.first(_name(given.group_id, sys._getframe(1))) if given.global_ranks_in_group else "world"
-    communicator = rondo.Communicator(rank, size, all_gather=meeting, name=name, timeout=_seconds(given.timeout),
+    communicator = rondo.Communicator(rank, size, all_gather=meeting, name=name, stall_timeout=_seconds(given.timeout),
                                       bootstrap_timeout=_to_meet(given.timeout))
     return RondoBackend(rank, size, options, communicator, name, given.store)
 

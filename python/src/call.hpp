@@ -52,8 +52,8 @@ struct CallSettings {
       const auto algorithm = internal::parse<Algorithm>(text, kAlgorithmNames);
       if (!algorithm) throw nb::value_error(("no algorithm \"" + text + "\"").c_str());
       call.algorithm = static_cast<rondo_algorithm>(*algorithm);
-    } else if (key == "timeout") {
-      call.timeout_ms = milliseconds(nb::cast<double>(value));
+    } else if (key == "stall_timeout") {
+      call.stall_timeout_ms = milliseconds(nb::cast<double>(value));
     } else if (key == "factor") {
       call.factor = nb::cast<double>(value);
       if (const nb::object whole = whole_number(value);

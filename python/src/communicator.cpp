@@ -81,7 +81,7 @@ rondo_config config_of(const PyCommunicator::Creation& settings, AllGatherCall& 
   config.slot_bytes = settings.slot_bytes;
   config.reproducible = settings.reproducible ? 1 : 0;
   config.device = settings.device;
-  if (settings.timeout) config.timeout_ms = milliseconds(*settings.timeout);
+  if (settings.stall_timeout) config.stall_timeout_ms = milliseconds(*settings.stall_timeout);
   if (settings.bootstrap_timeout) {
     config.bootstrap_timeout_ms = milliseconds(*settings.bootstrap_timeout);
   }
@@ -516,7 +516,7 @@ void bind_communicator(nb::module_& module) {
           "__init__",
           [](PyCommunicator* self, int rank, int world_size, std::optional<std::string> rendezvous,
              std::optional<std::string> unique_id, nb::object all_gather,
-             std::optional<std::string> name, std::optional<double> timeout,
+             std::optional<std::string> name, std::optional<double> stall_timeout,
              std::optional<double> bootstrap_timeout, int channels, int max_channels, int slots,
              size_t slot_bytes, std::optional<std::string> pace, std::optional<std::string> links,
              std::optional<std::string> algorithm, bool reproducible, int device) {
@@ -530,7 +530,7 @@ void bind_communicator(nb::module_& module) {
                                                         .links = std::move(links),
                                                         .algorithm = std::move(algorithm),
                                                         .all_gather = std::move(all_gather),
-                                                        .timeout = timeout,
+                                                        .stall_timeout = stall_timeout,
                                                         .bootstrap_timeout = bootstrap_timeout,
                                                         .channels = channels,
                                                         .max_channels = max_channels,
@@ -542,7 +542,7 @@ void bind_communicator(nb::module_& module) {
           nb::arg("rank") = -1, nb::arg("world_size") = -1, nb::kw_only(),
           nb::arg("rendezvous") = nb::none(), nb::arg("unique_id") = nb::none(),
           nb::arg("all_gather") = nb::none(), nb::arg("name") = nb::none(),
-          nb::arg("timeout") = nb::none(), nb::arg("bootstrap_timeout") = nb::none(),
+          nb::arg("stall_timeout") = nb::none(), nb::arg("bootstrap_timeout") = nb::none(),
           nb::arg("channels") = 0, nb::arg("max_channels") = 0, nb::arg("slots") = 0,
           nb::arg("slot_bytes") = 0, nb::arg("pace") = nb::none(), nb::arg("links") = nb::none(),
           nb::arg("algorithm") = nb::none(), nb::arg("reproducible") = false,

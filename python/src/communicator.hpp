@@ -61,7 +61,7 @@ class PyCommunicator {
     int rank = -1, world_size = -1;
     std::optional<std::string> rendezvous, unique_id, name, pace, links, algorithm;
     nb::object all_gather = nb::none();
-    std::optional<double> timeout, bootstrap_timeout;
+    std::optional<double> stall_timeout, bootstrap_timeout;
     int channels = 0, max_channels = 0, slots = 0;
     size_t slot_bytes = 0;
     bool reproducible = false;

@@ -106,10 +106,10 @@ class Alone(unittest.TestCase):
         self.refused("x holds float, y double", c.all_reduce, x, np.empty(6))
         self.refused('no operator "median"', c.all_reduce, x, op="median")
         self.refused('no algorithm "magic"', c.all_reduce, x, algorithm="magic")
-        self.refused('"timeout" is of a wrong type', c.all_reduce, x, timeout="5")
+        self.refused('"stall_timeout" is of a wrong type', c.all_reduce, x, stall_timeout="5")
         self.refused('no argument "asynch"', c.all_reduce, x, asynch=True)
-        self.refused("in seconds", c.all_reduce, x, timeout=-1)
-        self.refused("in seconds", rondo.Communicator, 0, 1, timeout=float("nan"))
+        self.refused("in seconds", c.all_reduce, x, stall_timeout=-1)
+        self.refused("in seconds", rondo.Communicator, 0, 1, stall_timeout=float("nan"))
         self.refused("root 1 is not a rank of 1", c.broadcast, x, 1)
         self.refused("root 1 is not a rank of 1", c.broadcast_object, x, 1)
         self.refused("counts has 2 entries, it needs one for each of 1 ranks", c.all_gather_v, x, x.copy(), [1, 2])
@@ -204,7 +204,7 @@ identity, pair = rondo.make_unique_id(), [None, None]
 def create(rank):
     pair[rank] = rondo.Communicator(rank, 2, unique_id=identity)
 def receive():
-    pair[0].recv(bytearray(1), 1, timeout=0.5)
+    pair[0].recv(bytearray(1), 1, stall_timeout=0.5)
 threads = [threading.Thread(target=create, args=(rank,)) for rank in range(2)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
@@ -252,7 +252,7 @@ threads = [threading.Thread(target=call, args=(c,)) for c in communicators]
 
     def test_close_refuses_the_calls_of_other_threads_and_waits_for_those_that_run(self):
         c, refusals = rondo.Communicator(0, 1), []
-        pending = c.recv(bytearray(1), 0, async_op=True, timeout=0.5)  # close() waits for it
+        pending = c.recv(bytearray(1), 0, async_op=True, stall_timeout=0.5)  # close() waits for it
 
         def call():
             try:
@@ -274,7 +274,7 @@ threads = [threading.Thread(target=call, args=(c,)) for c in communicators]
 
         def receive():
             try:
-                pair[0].recv(got, 1, timeout=60)
+                pair[0].recv(got, 1, stall_timeout=60)
             except (ValueError, rondo.Error) as failure:
                 failures.append(failure)
 

@@ -171,7 +171,7 @@ def objects(c):
         found = c.broadcast_object(given if r == root else Unpicklable(), root)
         assert found == given and found is not given
     assert c.broadcast_object() is None
-    assert c.all_gather_object(["rank", r] * r, timeout=60) == [["rank", rank] * rank for rank in range(n)]
+    assert c.all_gather_object(["rank", r] * r, stall_timeout=60) == [["rank", rank] * rank for rank in range(n)]
     if np is not None:
         same(c.all_gather_object(data(r, 3 + r))[n - 1], data(n - 1, 2 + n))
     last = n - 1
@@ -264,7 +264,7 @@ def closed_too_early(c):
     same(work.wait(), total(n, 100000))
     part = c.duplicate()
     with refused(kind=rondo.Error, code="timeout"):
-        work = part.recv(y, 1 - r, async_op=True, timeout=0.2)  # fails at once after the other rank's has
+        work = part.recv(y, 1 - r, async_op=True, stall_timeout=0.2)  # fails at once after the other rank's has
         part.close()
         work.wait()
     c.barrier()
@@ -375,7 +375,7 @@ def signalled(c):
                                 (signal.SIGTERM, "call", True)):
         c.barrier()
         if c.rank == 1:
-            other.recv(bytearray(1), 0, timeout=30)
+            other.recv(bytearray(1), 0, stall_timeout=30)
             with refused("RuntimeError: enough", kind=rondo.Error) if raises else contextlib.nullcontext():
                 c.send(b"y", 0)
                 c.barrier()

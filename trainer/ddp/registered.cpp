@@ -56,7 +56,7 @@ RegisteredMemory::~RegisteredMemory() {
   (void)routes_.data.status();
   if (!ended) return;  // which has left everything
 
-  const Status met = meeting_->barrier({.timeout = patience_});
+  const Status met = meeting_->barrier({.stall_timeout = patience_});
   if (met.ok()) return;
   size_t bytes = 0;
   for (const auto& memory : all_) {

@@ -192,7 +192,7 @@ static void options_of_calls(rondo_communicator* world) {
   rondo_call_options options;
   rondo_call_options_init(&options, sizeof options);
   options.algorithm = RONDO_RING;
-  options.timeout_ms = 30000;
+  options.stall_timeout_ms = 30000;
   options.factor = 1 + rank;
   const float one = 1;
   float sum = 0;
@@ -390,7 +390,7 @@ static void configurations(void) {
   expect(alone == NULL, "null after failure");
   rondo_config_init(&config, sizeof config);
   expect(config.size == sizeof config && config.rank == -1 && config.world_size == -1 &&
-             config.timeout_ms == 0 && config.bootstrap_timeout_ms == 0 &&
+             config.stall_timeout_ms == 0 && config.bootstrap_timeout_ms == 0 &&
              config.algorithm == RONDO_AUTO && config.unique_id == NULL,
          "the defaults");
   config.algorithm = 99;

@@ -12,7 +12,7 @@ ALL_GATHER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ct
 
 class Config(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t), ("rank", ctypes.c_int32), ("world_size", ctypes.c_int32),
-                ("rendezvous", ctypes.c_char_p), ("name", ctypes.c_char_p), ("timeout_ms", ctypes.c_int64),
+                ("rendezvous", ctypes.c_char_p), ("name", ctypes.c_char_p), ("stall_timeout_ms", ctypes.c_int64),
                 ("bootstrap_timeout_ms", ctypes.c_int64), ("channels", ctypes.c_int32), ("slots", ctypes.c_int32),
                 ("slot_bytes", ctypes.c_size_t), ("pace", ctypes.c_char_p), ("algorithm", ctypes.c_int32),
                 ("reserved", ctypes.c_int32), ("unique_id", ctypes.c_char_p), ("all_gather", ALL_GATHER),

@@ -48,7 +48,7 @@ static inline rondo_config config_of(int its_rank, int size) {
   config.rank = its_rank;
   config.world_size = size;
   config.bootstrap_timeout_ms = 30000;
-  config.timeout_ms = 30000;
+  config.stall_timeout_ms = 30000;
   return config;
 }
 

@@ -103,7 +103,7 @@ TEST_CASE("bad arguments are refused by value, and the communicator goes on", "[
     expect_refused(comm.exclusive_scan(in, out, 7, type, ReduceOp::kAvg), "no avg in a scan");
     expect_refused(comm.inclusive_scan(in, out, 7, type, ReduceOp::kBor), "no bor of float");
     expect_refused(comm.exclusive_scan(in, out, 7, type, sum, {.factor = 0.5}), "a factor of 0.5");
-    expect_refused(comm.barrier({.timeout = std::chrono::milliseconds{-5}}), "-5 ms");
+    expect_refused(comm.barrier({.stall_timeout = std::chrono::milliseconds{-5}}), "-5 ms");
     expect_refused(comm.all_reduce(in, in, 7, type, sum, {.algorithm = Algorithm::kOneShotDirect}),
                    "in place");
     // Of nothing, no pointer means anything, and whether it is the same may differ between ranks.
@@ -137,7 +137,7 @@ TEST_CASE("bad configurations are refused by value") {
   refused(with(&Config::max_channels, 65), "Config::max_channels is 65");
   refused(with(&Config::slots, 1), "Config::slots is 1");
   refused(with(&Config::slot_bytes, 3), "Config::slot_bytes is 3");
-  refused(with(&Config::timeout, std::chrono::milliseconds{-1}), "-1 ms");
+  refused(with(&Config::stall_timeout, std::chrono::milliseconds{-1}), "-1 ms");
   refused(with(&Config::pace, "fast"), "fast");
   refused(with(&Config::pace, std::string(100, '1')), "too long");
 }
@@ -178,7 +178,7 @@ TEST_CASE("the library's version is that of its headers, in C and in C++") {
 
 TEST_CASE("endless timeouts are long ones") {
   constexpr auto kEndless = std::chrono::milliseconds::max();
-  run_ok(How::kForks, 2, with(&Config::timeout, kEndless), [](Communicator& comm) {
+  run_ok(How::kForks, 2, with(&Config::stall_timeout, kEndless), [](Communicator& comm) {
     int32_t value = 1;
     // Each lets the other wait until it has compared with the deadline.
     const auto let_wait = [&](const std::string& who) {
@@ -187,7 +187,7 @@ TEST_CASE("endless timeouts are long ones") {
     if (comm.rank() == 0) let_wait("waits for rank 0");
     expect_ok(comm.all_reduce(&value, &value, 1, kInt), "all_reduce");
     if (comm.rank() == 1) let_wait("waits for rank 1");
-    expect_ok(comm.all_reduce(&value, &value, 1, kInt, ReduceOp::kSum, {.timeout = kEndless}),
+    expect_ok(comm.all_reduce(&value, &value, 1, kInt, ReduceOp::kSum, {.stall_timeout = kEndless}),
               "all_reduce");
     expect_eq(value, 4, "value");
   });

@@ -206,7 +206,7 @@ TEST_CASE("no thread to be had is an error, and the communicator goes on without
 // still.
 TEST_CASE("a rank that never calls is named by asynchronous operations of one process too") {
   std::latch failed(2);
-  run_ok(How::kThreads, 3, with(&Config::timeout, 400ms), [&](Communicator& comm) {
+  run_ok(How::kThreads, 3, with(&Config::stall_timeout, 400ms), [&](Communicator& comm) {
     expect_ok(comm.barrier_async().wait(), "barrier");
     Buffer data(4096, false);
     if (comm.rank() != 2) {  // 2 -> 0 -> 1
@@ -238,7 +238,7 @@ TEST_CASE("a wait callback is called by each kind of wait, from the waiting thre
     int awaited = peer;
     for (const auto& way : {"recv", "Work::wait", "finish"}) {
       if (comm.rank() == 1) {
-        expect_ok(other->recv(&byte, 1, type, peer, {.timeout = 20s}), way);
+        expect_ok(other->recv(&byte, 1, type, peer, {.stall_timeout = 20s}), way);
         expect_ok(comm.send(&byte, 1, type, peer), way);
         continue;
       }

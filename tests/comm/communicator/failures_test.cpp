@@ -174,7 +174,7 @@ TEST_CASE("a rank killed in any step of a ring is named by every other rank") {
 }
 
 TEST_CASE("a rank that never calls is named at the deadline") {
-  WorldGang gang(3, with(&Config::timeout, 400ms), [](Communicator& comm, Link& link) {
+  WorldGang gang(3, with(&Config::stall_timeout, 400ms), [](Communicator& comm, Link& link) {
     expect_ok(comm.barrier(), "barrier");
     if (comm.rank() != 1) {
       expect_error(comm.barrier(), Code::kTimeout, "rank 1 (pid", "has not called it");
@@ -331,7 +331,7 @@ TEST_CASE("slow is not dead: who waits longer than the deadline for a peer that 
     for (int turn = 0; turn < 3; ++turn) {
       expect_ok(comm.barrier(), "barrier");
       expect_ok(comm.broadcast(data.data(), data.data(), count, kFloat, 0,
-                               {.algorithm = Algorithm::kOneShotDirect, .timeout = deadline}),
+                               {.algorithm = Algorithm::kOneShotDirect, .stall_timeout = deadline}),
                 "broadcast");
     }
   });
@@ -339,7 +339,7 @@ TEST_CASE("slow is not dead: who waits longer than the deadline for a peer that 
 
 TEST_CASE("a pace that is slower than the deadline is named") {
   Config config = with(&Config::pace, "1GB/s,2s");
-  config.timeout = 200ms;
+  config.stall_timeout = 200ms;
   run_ok(How::kThreads, 2, config, [](Communicator& comm) {
     int32_t in = 1, out = 0;
     expect_error(
@@ -350,7 +350,7 @@ TEST_CASE("a pace that is slower than the deadline is named") {
 
 TEST_CASE("bytes that a pace delays for longer than the deadline are no stall") {
   Config config = with(&Config::pace, "1MB/s,1us");
-  config.timeout = 200ms;
+  config.stall_timeout = 200ms;
   run_ok(How::kForks, 2, config, [](Communicator& comm) {
     const size_t count = 150'000;  // 600 KB: 0.6 s on each rank's wire
     Buffer data(4 * count, true);
@@ -362,7 +362,7 @@ TEST_CASE("bytes that a pace delays for longer than the deadline are no stall") 
 
 TEST_CASE("a rank that waits for one whose bytes a pace delays does not stall") {
   Config config = with(&Config::pace, "1MB/s,1us");
-  config.timeout = 200ms;
+  config.stall_timeout = 200ms;
   config.channels = GENERATE(1, 2);
   run_ok(How::kForks, 3, config, [](Communicator& comm) {
     const size_t count = 150'000;  // rank 0 waits 0.6 s for what it reads, and the others for it
@@ -377,7 +377,7 @@ TEST_CASE("a rank that waits for one whose bytes a pace delays does not stall") 
 TEST_CASE("slow is not dead: neither is who waits while others pass something on now and then") {
   Config config =
       with(&Config::pace, "1GB/s,150ms");  // rank 7 hears of the root after seven times as long
-  config.timeout = 300ms;
+  config.stall_timeout = 300ms;
   run_ok(How::kThreads, 8, config, [](Communicator& comm) {
     Buffer data(64, false);
     expect_ok(

@@ -16,7 +16,7 @@ TEST_CASE("no rank counts an operation as done that another has given up, direct
   for (const Algorithm algorithm : {Algorithm::kTwoShotDirect, Algorithm::kTwoShot}) {
     INFO(name(algorithm));
     const Shared<std::array<std::atomic<int>, 3>> done;
-    WorldGang gang(3, with(&Config::timeout, 300ms), [&](Communicator& comm, Link&) {
+    WorldGang gang(3, with(&Config::stall_timeout, 300ms), [&](Communicator& comm, Link&) {
       const size_t count = 2 << 20;
       Buffer in(count * 4, true), out(count * 4, true);
       const auto reduce = [&] {

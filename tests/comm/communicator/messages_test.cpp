@@ -346,7 +346,7 @@ TEST_CASE("a collective's deadline begins with it, not with a message that waite
       });
       await("rank 0 has waited in the collective", passes(window));
     }
-    expect_ok(comm.all_reduce(&one, &one, 1, kInt, ReduceOp::kSum, {.timeout = timeout}),
+    expect_ok(comm.all_reduce(&one, &one, 1, kInt, ReduceOp::kSum, {.stall_timeout = timeout}),
               "all_reduce");
     expect_ok(comm.send(&one, 1, kInt, 1 - comm.rank()), "send");
     expect_ok(waiting.wait(), "recv");
@@ -446,7 +446,7 @@ TEST_CASE("what was sent before leaving arrives, and what never was is missed", 
 }
 
 TEST_CASE("a recv from a rank that never sends ends at the deadline") {
-  run_ok(How::kForks, 3, with(&Config::timeout, 300ms), [](Communicator& comm) {
+  run_ok(How::kForks, 3, with(&Config::stall_timeout, 300ms), [](Communicator& comm) {
     int32_t value = 0;
     if (comm.rank() == 2) return await("the error", [&] { return !comm.status().ok(); });
     expect_error(comm.recv(&value, 1, kInt, comm.rank() + 1), Code::kTimeout, "rank 2");
@@ -456,7 +456,7 @@ TEST_CASE("a recv from a rank that never sends ends at the deadline") {
 TEST_CASE("ranks that all send before they receive are told what to do") {
   run_ok(How::kForks, 2, [](Communicator& comm) {
     std::vector<int32_t> data(1 << 20);
-    const Status status = comm.send(data, 1 - comm.rank(), {.timeout = 300ms});
+    const Status status = comm.send(data, 1 - comm.rank(), {.stall_timeout = 300ms});
     expect_error(status, Code::kTimeout, "put its sends and recvs into one group");
   });
 }
@@ -464,7 +464,8 @@ TEST_CASE("ranks that all send before they receive are told what to do") {
 TEST_CASE("who waits in a message while the others are in a collective is named with it") {
   run_ok(How::kForks, 3, [](Communicator& comm) {
     std::vector<int32_t> data(1 << 20);
-    const Status status = comm.rank() == 0 ? comm.send(data, 1) : comm.barrier({.timeout = 300ms});
+    const Status status =
+        comm.rank() == 0 ? comm.send(data, 1) : comm.barrier({.stall_timeout = 300ms});
     expect_error(status, Code::kTimeout,
                  "has not called it: it waits in send(int32, count 1048576) to rank 1");
   });
@@ -475,7 +476,7 @@ TEST_CASE("a message's own timeout counts beside others that may take longer") {
     if (comm.rank() != 0) return expect_error(comm.barrier(), Code::kTimeout);
     int32_t a = 0, b = 0;
     const Work patient = comm.recv_async(&a, 1, kInt, 1);
-    Work urgent = comm.recv_async(&b, 1, kInt, 2, {.timeout = 300ms});
+    Work urgent = comm.recv_async(&b, 1, kInt, 2, {.stall_timeout = 300ms});
     expect_error(urgent.wait(), Code::kTimeout, "from rank 2");
   });
 }

@@ -36,7 +36,7 @@ Config config_on(const Hosts& hosts, int host, int rank, int size) {
   config.rank = rank;
   config.world_size = size;
   config.rendezvous = "tcp://" + Hosts::address(0) + ":" + std::to_string(kPort);
-  config.timeout = config.bootstrap_timeout = 30s;
+  config.stall_timeout = config.bootstrap_timeout = 30s;
   return config;
 }
 

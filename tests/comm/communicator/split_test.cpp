@@ -189,7 +189,7 @@ TEST_CASE("a negative color is refused where it was given, and holds nobody up")
 }
 
 TEST_CASE("a rank that waits in a split, or calls something else meanwhile, is told by that name") {
-  run_ok(How::kForks, 2, with(&Config::timeout, 300ms), [](Communicator& comm) {
+  run_ok(How::kForks, 2, with(&Config::stall_timeout, 300ms), [](Communicator& comm) {
     if (comm.rank() == 1) return await("the error", [&] { return !comm.status().ok(); });
     const Status status = comm.split(0, 0).status();
     expect_error(status, Code::kTimeout);

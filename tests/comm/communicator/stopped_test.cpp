@@ -21,7 +21,7 @@ TEST_CASE("a stopped rank, not merely a neighbour, is named at the deadline", "[
                                                  {4, one, true}}) {
     const int victim = size / 2;
     INFO(size << " ranks, " << name(algorithm) << (library ? ", library memory" : ""));
-    const Config config = with(&Config::timeout, 700ms);
+    const Config config = with(&Config::stall_timeout, 700ms);
     const CallOptions options{.algorithm = algorithm};
     WorldGang gang(size, config, [&, library = library](Communicator& comm, Link& link) {
       const size_t count = 1 << 16;
@@ -49,13 +49,13 @@ TEST_CASE("a stopped rank, not merely a neighbour, is named at the deadline", "[
 
 TEST_CASE("a rank that is stopped in one communicator is named in the others that it holds up",
           "[one_host]") {
-  WorldGang gang(4, with(&Config::timeout, 600ms), [](Communicator& world, Link& link) {
+  WorldGang gang(4, with(&Config::stall_timeout, 600ms), [](Communicator& world, Link& link) {
     const int rank = world.rank();
     Communicator part = part_of(world, rank / 2);
     expect_ok(world.barrier(), "barrier");
     if (rank == 1) link.announce("here");  // it is stopped there
     link.await("go");
-    const CallOptions patient{.timeout = 60s};
+    const CallOptions patient{.stall_timeout = 60s};
     if (rank < 2) return expect_ok(part.barrier(patient), "barrier of the part");
     expect_error(world.barrier(), Code::kTimeout, "rank 1 (pid", "stopped by a signal");
   });
@@ -71,7 +71,7 @@ TEST_CASE("a rank that is stopped in one communicator is named in the others tha
 TEST_CASE("time during which all ranks are stopped does not count") {
   setenv("RONDO_HOST_TIMEOUT", "2", 1);  // the ranks may be on two hosts
   const std::chrono::milliseconds timeout = 2000ms;
-  WorldGang gang(2, with(&Config::timeout, timeout), [](Communicator& comm, Link& link) {
+  WorldGang gang(2, with(&Config::stall_timeout, timeout), [](Communicator& comm, Link& link) {
     expect_ok(comm.barrier(), "barrier");
     link.announce("here");
     if (comm.rank() == 1) link.await("go");

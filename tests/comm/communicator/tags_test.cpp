@@ -371,7 +371,7 @@ TEST_CASE("messages are received in another order than sent as far as there is r
         if (posted) works.push_back(comm.recv_async(large.data(), large.size(), kInt, 0, 1));
         await("the large one", [&] { return posted || comm.try_probe(0, 1)->has_value(); });
         status = comm.recv(small.data(), 1, kInt, 0, 2, nullptr,
-                           {.timeout = std::chrono::milliseconds(posted ? 0 : 300)});
+                           {.stall_timeout = std::chrono::milliseconds(posted ? 0 : 300)});
       }
       const Status all = wait_all(works);
       if (posted) expect_ok(status.ok() ? all : status, "in time");
@@ -457,7 +457,7 @@ TEST_CASE("a probe of one's own messages leaves out what posted recvs will get")
 }
 
 TEST_CASE("the flight record and the deadline name whom a recv from any source may wait for") {
-  run_ok(How::kThreads, 3, with(&Config::timeout, 300ms), [](Communicator& comm) {
+  run_ok(How::kThreads, 3, with(&Config::stall_timeout, 300ms), [](Communicator& comm) {
     if (comm.rank() == 2) return await("the error", [&] { return !comm.status().ok(); });
     int32_t value = 0;
     const Status status = comm.rank() == 0 ? comm.recv(&value, 1, kInt, kAnySource, 6)
@@ -527,7 +527,7 @@ TEST_CASE("a recv from any rank that fails does not blame a rank that has left",
     if (comm.rank() == 1) {
       float value;
       const Status status =
-          same->recv(&value, 1, kFloat, kAnySource, kAnyTag, nullptr, {.timeout = 300ms});
+          same->recv(&value, 1, kFloat, kAnySource, kAnyTag, nullptr, {.stall_timeout = 300ms});
       expect_error(status, Code::kTimeout, "waits for any rank: 2: rank 2 (pid ");
     }
     expect_ok(comm.barrier(), "end");

@@ -51,7 +51,8 @@ inline Config world_config(const std::string& directory, int rank, int size, Con
   config.rank = rank;
   config.world_size = size;
   config.rendezvous = meeting_place(directory);
-  if (config.timeout == Config{}.timeout) config.timeout = std::chrono::seconds{30};
+  if (config.stall_timeout == Config{}.stall_timeout)
+    config.stall_timeout = std::chrono::seconds{30};
   config.bootstrap_timeout = std::chrono::seconds{30};
   return config;
 }

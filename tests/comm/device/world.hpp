@@ -115,7 +115,7 @@ inline void on_threads(int ranks, const std::function<void(int rank)>& body) {
 /// Small slots, so that little data reaches many rounds.
 inline Config small_config(std::chrono::milliseconds timeout = {}) {
   Config config;
-  config.timeout = timeout;
+  config.stall_timeout = timeout;
   config.channels = 2;
   config.slots = 4;
   config.slot_bytes = 256;

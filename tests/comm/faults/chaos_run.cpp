@@ -303,7 +303,7 @@ bool Run::is_struck(int rank) const {
 
 Config Run::config() const {
   Config config;
-  config.timeout = wire ? std::chrono::seconds{3} : std::chrono::seconds{1};
+  config.stall_timeout = wire ? std::chrono::seconds{3} : std::chrono::seconds{1};
   config.bootstrap_timeout = std::chrono::seconds{during == During::kCreate ? 3 : 5};
   return config;
 }

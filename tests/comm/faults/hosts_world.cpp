@@ -68,7 +68,8 @@ HostsGang HostsGang::raw(const Hosts& hosts, Placement placement, const RawBody&
         if (own.bootstrap_timeout == Config{}.bootstrap_timeout) {
           own.bootstrap_timeout = std::chrono::seconds{20};
         }
-        if (own.timeout == Config{}.timeout) own.timeout = std::chrono::seconds{30};
+        if (own.stall_timeout == Config{}.stall_timeout)
+          own.stall_timeout = std::chrono::seconds{30};
         Outcome& outcome = outcomes[rank];
         const Status status = body(own, link, outcome);
         if (outcome.gone_ns == 0) outcome.gone_ns = now_ns();

@@ -22,7 +22,7 @@ HostsGang come(const Hosts& hosts, const HostsGang::RawBody& body,
                std::chrono::milliseconds deadline = std::chrono::milliseconds{1500}) {
   Config config;
   config.bootstrap_timeout = deadline;
-  config.timeout = std::chrono::seconds{20};
+  config.stall_timeout = std::chrono::seconds{20};
   return HostsGang::raw(hosts, kFour, body, config);
 }
 

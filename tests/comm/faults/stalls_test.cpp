@@ -38,7 +38,7 @@ struct HostTimeout {
 TEST_CASE("a rank stopped in a split is named, and not the one that waits there for it") {
   const Hosts hosts(2);
   Config config;
-  config.timeout = std::chrono::seconds{1};
+  config.stall_timeout = std::chrono::seconds{1};
   HostsGang gang(
       hosts, {0, 1, 0, 1},
       [](Communicator& comm, Link& link) {
@@ -60,7 +60,7 @@ TEST_CASE("a rank stopped in a split is named, and not the one that waits there 
 TEST_CASE("a stopped rank of any host is named at the deadline by every rank") {
   const Hosts hosts(2);
   Config config;
-  config.timeout = std::chrono::seconds{2};
+  config.stall_timeout = std::chrono::seconds{2};
   for (const int victim : kAllFour) {
     // With such a rank its host's agent stands still, which alone can tell the others why.
     const bool has_agent = ranks_on(kFour, kFour[static_cast<size_t>(victim)], true)[0] == victim;

@@ -313,7 +313,7 @@ TEST_CASE("a wrong value is refused, and the error names the variable", "[launch
     expect_refused(config, "pace 'slow'");
     config.pace.clear();
     refused("RONDO_TIMEOUT", "soon", " is 'soon'");
-    config.timeout = std::chrono::minutes{10};  // as it is without RONDO_TIMEOUT
+    config.stall_timeout = std::chrono::minutes{10};  // as it is without RONDO_TIMEOUT
     (void)must_create(config);
   });
 }

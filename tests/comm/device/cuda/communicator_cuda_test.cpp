@@ -250,7 +250,7 @@ void check_failure(Code code, const std::string& words, const CallOptions& call,
     rank.meet();
     if (rank->rank() != 2) {
       CallOptions options = rank.options();
-      options.timeout = call.timeout;
+      options.stall_timeout = call.timeout;
       const Status enqueued = sum(*rank, data, mine.size(), options);
       expect(enqueued.ok() || enqueued.code() == code, enqueued.to_string());
     }
@@ -266,18 +266,19 @@ void check_failure(Code code, const std::string& words, const CallOptions& call,
 
 TEST_CASE("On a GPU, communicators' ranks that disagree learn what each called") {
   check_failure(Code::kMismatch, "rank 2 called all_reduce(int32, sum, count 50)",
-                {.timeout = std::chrono::seconds(5)}, [](Rank& rank, std::byte* data) {
+                {.stall_timeout = std::chrono::seconds(5)}, [](Rank& rank, std::byte* data) {
                   expect_ok(sum(*rank, data, 50, rank.options()), "enqueueing");
                 });
 }
 
 TEST_CASE("On a GPU, a rank that does not call is named when the time is over") {
-  check_failure(Code::kTimeout, "has not called it", {.timeout = std::chrono::milliseconds(300)},
-                [](Rank&, std::byte*) {});
+  check_failure(Code::kTimeout, "has not called it",
+                {.stall_timeout = std::chrono::milliseconds(300)}, [](Rank&, std::byte*) {});
 }
 
 TEST_CASE("On a GPU, abort() ends the kernels of all ranks") {
-  check_failure(Code::kAborted, "rank 2 aborted: enough", {.timeout = std::chrono::seconds(30)},
+  check_failure(Code::kAborted, "rank 2 aborted: enough",
+                {.stall_timeout = std::chrono::seconds(30)},
                 [](Rank& rank, std::byte*) { rank->abort("enough"); });
 }
 

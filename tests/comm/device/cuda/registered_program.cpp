@@ -136,7 +136,7 @@ Status run(int gpus) {
   const auto place = RONDO_TRY(place_from_launcher()).value_or(Place());
   Config config;
   config.device = place.local_rank % gpus;
-  config.timeout = std::chrono::seconds(20);
+  config.stall_timeout = std::chrono::seconds(20);
   auto world = RONDO_TRY(Communicator::create(config));
   RONDO_TRY(checked(cudaSetDevice(world.device()), "cudaSetDevice"));
   cudaStream_t stream = nullptr;
