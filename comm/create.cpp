@@ -211,7 +211,9 @@ Status Communicator::Impl::set_up(const comm::Parent& parent) {
   RONDO_TRY(bootstrap_.barrier());
   RONDO_TRY(start_agent());
   bootstrap_.close_sockets();
-  log(LogLevel::kDebug, fmt::format("{}: set up in {} rounds", title_, bootstrap_.rounds()));
+  if (rank() == 0) {
+    log(LogLevel::kInfo, fmt::format("{}: set up in {} rounds", title_, bootstrap_.rounds()));
+  }
   // The others are through: no reason to fail.
   (void)base::guarded([&] {
     if (bootstrap_.is_first_on_host()) status::announce_board(board_segment_.fd());

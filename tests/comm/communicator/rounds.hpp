@@ -15,7 +15,7 @@ namespace rondo::testing {
 class Rounds {
  public:
   Rounds() {
-    set_log_level(LogLevel::kDebug);
+    set_log_level(LogLevel::kInfo);
     set_log_callback([this](LogLevel, std::string_view line) {
       constexpr std::string_view kIntroduction = "set up in ";
       const size_t at = line.find(kIntroduction);
@@ -31,7 +31,7 @@ class Rounds {
   Rounds(const Rounds&) = delete;
   Rounds& operator=(const Rounds&) = delete;
 
-  /// Of any rank, the most.
+  /// Of the communicators whose rank 0 is in this process, the most.
   int most() const { return most_; }
 
  private:
