@@ -78,7 +78,11 @@ class Bootstrap::Impl {
   bool has_heard() const { return star_->has_heard() || (near_ && near_->has_heard()); }
 
   /// A failure on this host becomes that of all ranks.
-  Status on_host(const Status& status) { return status.ok() ? status : star_->fail(status); }
+  Status on_host(const Status& status) {
+    if (status.ok()) return status;
+    RONDO_TRY(explained(*near_, status));
+    return star_->fail(status);
+  }
 
   std::vector<PeerConnection> take_control() {
     std::vector<PeerConnection> kept;
@@ -97,6 +101,13 @@ class Bootstrap::Impl {
   }
 
  private:
+  /// The failure that has been told over TCP. A rank of this host may have ended because of one whose
+  /// message is still under way.
+  Status explained(const Star& near, const Status& status) {
+    const bool ended = status.code() == Code::kPeerDied && !near.has_heard();
+    return ended ? star_->await_last_words(kVerdictGrace) : star_->status();
+  }
+
   /// TCP passes no descriptors: the ranks of a host agree over it on a unix socket, and meet there.
   Status meet_nearby(const Identity& identity, const std::string& name, Deadline until) {
     auto local = RONDO_TRY(agree_on_hosts(identity));
@@ -115,9 +126,7 @@ class Bootstrap::Impl {
       meets_nearby_ = near.get();
       const Status met = near->gather(local, name, place, until);
       meets_nearby_ = nullptr;
-      // A rank of this host may have ended because of a failure whose message is still under way over TCP.
-      const bool ended = met.code() == Code::kPeerDied && !near->has_heard();
-      RONDO_TRY(ended ? star_->await_last_words(kVerdictGrace) : Status(star_->status()));
+      RONDO_TRY(explained(*near, met));
       if (!met.ok()) return one_host || near->has_heard() ? met : star_->fail(met);
     }
     if (one_host) {
