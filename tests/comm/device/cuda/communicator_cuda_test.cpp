@@ -250,7 +250,7 @@ void check_failure(Code code, const std::string& words, const CallOptions& call,
     rank.meet();
     if (rank->rank() != 2) {
       CallOptions options = rank.options();
-      options.stall_timeout = call.timeout;
+      options.stall_timeout = call.stall_timeout;
       const Status enqueued = sum(*rank, data, mine.size(), options);
       expect(enqueued.ok() || enqueued.code() == code, enqueued.to_string());
     }
