@@ -181,10 +181,12 @@ struct DdpOptions {
   /// of the ranks' means, as in PyTorch's DDP. kNone: no mean: after finish() gradients are the sum
   /// over all ranks, and the caller's update divides it, by headers().
   enum class Average { kLossTerms, kRanks, kNone } average = Average::kLossTerms;
-  /// Gradients are those of the MEAN of this rank's loss terms, as frameworks compute them, not of
-  /// their sum: each rank's count as its terms do (kLossTerms), or all alike (kRanks). Of several
-  /// micro-batches, each is weighted by its share of the rank's terms before it is added.
-  bool mean_gradients = false;
+  /// What the caller's gradients are. kOfMean: those of the MEAN of this rank's loss terms, which is
+  /// what PyTorch's cross_entropy and mse_loss give. rondo weights each rank's gradients by its loss
+  /// terms (kLossTerms) or all ranks alike (kRanks). If you accumulate several micro-batches, weight
+  /// each by its share of the rank's loss terms before you add it. kOfSum: those of the SUM of this
+  /// rank's loss terms. rondo divides them by the number of terms. kNone ignores this choice.
+  enum class Gradients { kOfMean, kOfSum } gradients = Gradients::kOfMean;
   /// Whether ranks that run out of data first continue with empty batches. False: running out first
   /// is an error on every rank.
   bool join = false;
@@ -271,9 +273,8 @@ struct DdpRelayout {
 /// all_reduce rounds it; a loss scale is the caller's. One thread at a time; between begin()
 /// and finish() nothing else may use the communicator, except in the same order on every rank.
 ///
-/// Gradients are those of the SUM of this rank's loss terms, unless DdpOptions::mean_gradients says
-/// otherwise: rondo divides by the terms of all ranks (or, with kRanks, by this rank's and the
-/// number of ranks; with kNone by nothing). There is no
+/// Gradients are those of the MEAN of this rank's loss terms, as in PyTorch. For gradients of their
+/// sum set DdpOptions::gradients to kOfSum. There is no
 /// zero_grad(): after finish() gradients hold the average, so the first micro-batch of a step
 /// writes them all (zeros for an empty batch), and the others add. Destroyed during a step, it
 /// aborts the communicator and waits until nothing uses its memory.

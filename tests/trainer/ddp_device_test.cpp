@@ -104,15 +104,14 @@ TEST_CASE("ddp device: before and after buckets are laid out anew") {
   require_same(training, {3});
 }
 
-TEST_CASE("ddp device: means over ranks, and gradients of means") {
+TEST_CASE("ddp device: means over ranks, and gradients of sums") {
   Training training;
   training.options.average = DdpOptions::Average::kRanks;
   require_same(training, {3});
-  training.options.mean_gradients = true;
+  training.options.gradients = kOfSum;
   require_same(training, {2});
   training.options.average = DdpOptions::Average::kLossTerms;
   require_same(training, {3});
-  training.options.mean_gradients = false;
   training.options.average = DdpOptions::Average::kNone;
   require_same(training, {3});
   training.options.shard = true;

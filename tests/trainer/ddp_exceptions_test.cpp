@@ -149,7 +149,7 @@ TEST_CASE("ddp uneven inputs: an error on every rank in that step, or joined") {
     expect_error(status, "rank 1 has no data left in epoch 4");
     expect_error(status, "ranks 0, 2 have");
   });
-  with_ddp(3, {.bucket_cap_mb = kSmallMb, .join = true}, [](Ddp& ddp) {
+  with_ddp(3, {.bucket_cap_mb = kSmallMb, .gradients = kOfSum, .join = true}, [](Ddp& ddp) {
     const bool ended = rank_of(ddp) == 1;
     set_gradients(ddp, ended ? 0.0f : 6.0f);
     make_step(ddp, {.loss_terms = ended ? 0u : 2u, .end_of_data = ended});
@@ -353,7 +353,7 @@ TEST_CASE("ddp tied weights: the second gradient is added, whole or as touched r
   for (const int ranks : {1, 2, 3}) {
     for (const Rows rows : {Rows::kWhole, Rows::kTouched, Rows::kFewerBytes}) {
       with_ranks(ranks, [&](Communicator& communicator) {
-        Ddp ddp = make(communicator, {.rows = rows}, tensors);
+        Ddp ddp = make(communicator, {.gradients = kOfSum, .rows = rows}, tensors);
         expect(ddp.parameter_elements() < ddp.gradient_elements(), "a parameter for a gradient");
         const int rank = communicator.rank();
         for (int step = 0; step < 2; ++step) {

@@ -154,9 +154,7 @@ TEST_CASE("ddp averaging: gradients of each rank's mean, for unequal batches") {
   using Average = DdpOptions::Average;
   for (const Average average : {Average::kLossTerms, Average::kRanks}) {
     for (const int ranks : {1, 2, 3}) {
-      const DdpOptions options = {
-          .bucket_cap_mb = kSmallMb, .average = average, .mean_gradients = true};
-      with_ddp(ranks, options, [&](Ddp& ddp) {
+      with_ddp(ranks, {.bucket_cap_mb = kSmallMb, .average = average}, [&](Ddp& ddp) {
         // Rank r has 2 r + 1 terms, whose mean is 10 + r.
         const int rank = rank_of(ddp);
         set_gradients(ddp, 10.0f + static_cast<float>(rank));

@@ -20,6 +20,8 @@ namespace rondo::testing {
 using Ddp = DistributedDataParallel;
 using Tensors = std::vector<DdpTensor>;
 
+inline constexpr auto kOfSum = DdpOptions::Gradients::kOfSum;
+
 inline int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 inline void ok(const Status& status) { expect(status.ok(), status.to_string()); }

@@ -142,6 +142,7 @@ TEST_CASE("ddp shards: gradients are the mean on their owner, N = 1 to 5 and 7")
     for (const bool overlap : {true, false}) {
       DdpOptions options = unit_buckets();
       options.overlap = overlap;
+      options.gradients = kOfSum;
       const auto body = [&](Ddp& ddp) {
         expect(ddp.layout().size() > 2, "too few buckets for this test");
         for (int step = 0; step < 2; ++step) {

@@ -37,6 +37,10 @@ const char* name_of(DdpOptions::Average average) {
   return average == Average::kRanks ? "ranks" : average == Average::kNone ? "none" : "terms";
 }
 
+const char* name_of(DdpOptions::Gradients gradients) {
+  return gradients == DdpOptions::Gradients::kOfMean ? "mean" : "sum";
+}
+
 /// The first line in which `theirs` differs from rank 0's.
 std::string difference(size_t rank, const std::vector<std::string>& first,
                        const std::vector<std::string>& theirs) {
@@ -56,12 +60,12 @@ std::vector<std::string> describe(const std::vector<DdpTensor>& tensors,
   std::vector<std::string> lines = {fmt::format(
       "options type={} bucket_cap_mb={} auto_after_steps={} average={} join={} "
       "broadcast_buffers={} rows={} hook={} "
-      "shard={} mean_gradients={} parameters={} gradients={}",
+      "shard={} gradients_of={} parameters={} gradients={}",
       name(options.type),
       options.bucket_cap_mb == kDdpAutoCap ? "auto" : fmt::format("{}", options.bucket_cap_mb),
       options.auto_after_steps, name_of(options.average), options.join, options.broadcast_buffers,
       static_cast<int>(options.rows), options.hook ? options.hook->name() : "none", options.shard,
-      options.mean_gradients, owner_of(tensors, &DdpTensor::data),
+      name_of(options.gradients), owner_of(tensors, &DdpTensor::data),
       owner_of(tensors, &DdpTensor::gradient))};
   for (const DdpTensor& tensor : tensors) {
     lines.push_back(line_of("parameter", tensor, options.type));

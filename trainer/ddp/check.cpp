@@ -188,9 +188,6 @@ Status check(const std::vector<DdpTensor>& tensors, const std::vector<DdpTensor>
   RONDO_TRY(check_names(tensors, buffers));
   RONDO_TRY(check_types(tensors, buffers, options.type));
   RONDO_TRY(check_cap(tensors, options));
-  if (options.mean_gradients && options.average == DdpOptions::Average::kNone) {
-    return refuse("mean_gradients needs an average, but that is kNone: use kLossTerms or kRanks");
-  }
   RONDO_TRY(check_shapes(tensors, options.type));
   return check_memory(tensors, buffers, options);
 }

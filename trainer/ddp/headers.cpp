@@ -129,7 +129,8 @@ Result<double> Headers::factor() const {
   const double divisor = options_.average == DdpOptions::Average::kRanks
                              ? mine * communicator_.size()
                              : static_cast<double>(step_.value().loss_terms);
-  return divisor == 0 ? 0 : (options_.mean_gradients ? mine : 1) / divisor;
+  return divisor == 0 ? 0
+                      : (options_.gradients == DdpOptions::Gradients::kOfMean ? mine : 1) / divisor;
 }
 
 }  // namespace rondo::ddp

@@ -91,7 +91,7 @@ Status run(bool compress) {
                        .data = tensor->value.data(),
                        .gradient = tensor->gradient.data()});
   }
-  DdpOptions options{.bucket_cap_mb = 0, .mean_gradients = true};
+  DdpOptions options{.bucket_cap_mb = 0};
   if (compress) options.hook = std::make_shared<PowerSgdHook>(2);
   auto ddp = RONDO_TRY(DistributedDataParallel::create(world, tensors, {}, options));
   RONDO_TRY(ddp.replicate());

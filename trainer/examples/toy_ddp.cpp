@@ -26,7 +26,8 @@ Status run(const std::string &checkpoint) {
   // Model: parameters in the order in which backward finishes their gradients.
   const auto hook = std::make_shared<CountingHook>();  // optional: {} is an all-reduce per bucket
   DistributedDataParallel ddp = RONDO_TRY(DistributedDataParallel::create(
-      ranks, {{.name = "b", .shape = {1}}, {.name = "w", .shape = {1}}}, {}, {.hook = hook}));
+      ranks, {{.name = "b", .shape = {1}}, {.name = "w", .shape = {1}}}, {},
+      {.gradients = DdpOptions::Gradients::kOfSum, .hook = hook}));
   float *b = ddp.parameter<float>(0), *w = ddp.parameter<float>(1);
   float *db = ddp.gradient<float>(0), *dw = ddp.gradient<float>(1);
   float *parameters = b, *gradients = db;  // the first tensor begins the flat storage

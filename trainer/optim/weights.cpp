@@ -29,6 +29,7 @@ DdpOptions ddp_options(const TrainOptions& options) {
           .overlap = !options.no_overlap,
           .average = options.average == "ranks" ? DdpOptions::Average::kRanks
                                                 : DdpOptions::Average::kLossTerms,
+          .gradients = DdpOptions::Gradients::kOfSum,
           .join = options.join,
           // Those of synchronized batch norm are the same everywhere already.
           .broadcast_buffers = !options.no_broadcast_buffers && !options.sync_batch_norm,
