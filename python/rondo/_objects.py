@@ -37,10 +37,10 @@ def broadcast_object(c, obj=None, root=0, *, stall_timeout=None):
     _expect_usable(c, "broadcast_object")
     mine, failure = _pickled(obj) if c.rank == root else (None, None)
     header = array.array("q", [0, 0] if mine is None else [len(mine), failure is not None])
-    c.broadcast(header, root, stall_timeout=stall_timeout)
+    c.broadcast(header, header, root, stall_timeout=stall_timeout)
     length, failed = header
     text = bytearray(length) if mine is None else mine
-    c.broadcast(text, root, stall_timeout=stall_timeout)
+    c.broadcast(text, text, root, stall_timeout=stall_timeout)
     if failed:
         _refuse(c, "broadcast_object", root, text, failure)
     return pickle.loads(text)

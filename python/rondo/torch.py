@@ -311,7 +311,7 @@ class RondoBackend(Backend):
         calls = []
         for tensor in tensors:
             x, named = moved_as_laid_out(tensor, "the tensor")
-            calls.append((self._communicator.broadcast, (x, opts.rootRank), named))
+            calls.append((self._communicator.broadcast, (x, x, opts.rootRank), named))
         return self._run(calls, tensors, opts)
 
     def barrier(self, opts):

@@ -112,13 +112,15 @@ nb::object all_to_all(nb::handle self, nb::handle x, nb::handle y, const nb::kwa
              rondo_all_to_all_async, std::make_tuple(in.data, out.data, count, type_of(in)));
 }
 
-nb::object broadcast(nb::handle self, nb::handle x, int root, const nb::kwargs& options) {
-  const auto& communicator = nb::cast<PyCommunicator&>(self);
-  expect_root(root, communicator);
-  Array both = array_of(x, communicator.rank() != root, "x");
-  return run(self, CallSettings(options), {&both}, both.object, rondo_broadcast,
+nb::object broadcast(nb::handle self, nb::handle x, nb::handle y, int root,
+                     const nb::kwargs& options) {
+  expect_root(root, nb::cast<PyCommunicator&>(self));
+  Array in = array_of(x, false, "x"), out = written(y, in);
+  expect_one_type(in, out);
+  expect(out, "y", in.count, "as many as x");
+  return run(self, CallSettings(options), {&in, &out}, out.object, rondo_broadcast,
              rondo_broadcast_async,
-             std::make_tuple(both.data, both.data, both.count, type_of(both), root));
+             std::make_tuple(in.data, out.data, in.count, type_of(in), root));
 }
 
 nb::object reduce(nb::handle self, nb::handle x, nb::handle y, int root, const std::string& op,
@@ -337,7 +339,7 @@ void bind_collectives(nb::class_<PyCommunicator>& c) {
   c.def("reduce_scatter", reduce_scatter, arg("x"), none("y"), arg("op") = "sum", arg("options"));
   c.def("all_gather", all_gather, arg("x"), none("y"), arg("options"));
   c.def("all_to_all", all_to_all, arg("x"), none("y"), arg("options"));
-  c.def("broadcast", broadcast, arg("x"), arg("root") = 0, arg("options"));
+  c.def("broadcast", broadcast, arg("x"), none("y"), arg("root") = 0, arg("options"));
   c.def("reduce", reduce, arg("x"), none("y"), arg("root") = 0, arg("op") = "sum", arg("options"));
   c.def("gather", gather, arg("x"), none("y"), arg("root") = 0, arg("options"));
   c.def("scatter", scatter, arg("x").none(), none("y"), arg("root") = 0, arg("options"));

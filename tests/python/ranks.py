@@ -63,7 +63,12 @@ def roots(c):
     n, r = c.size, c.rank
     for root in range(n):
         x = data(r, 9)
-        c.broadcast(x, root)
+        same(c.broadcast(x, root=root), data(root, 9))
+        same(x, data(r, 9))
+        y = np.empty(9, "float32")
+        assert c.broadcast(x, y, root) is y
+        same(y, data(root, 9))
+        assert c.broadcast(x, x, root) is x
         same(x, data(root, 9))
         x = data(r, 9)
         out = c.reduce(x, root=root)
@@ -110,8 +115,10 @@ def kinds_of_memory(c):
     c.all_reduce(x, y)
     assert list(y) == [n * (n - 1) // 2, 2 * n], y
     text = bytearray(b"rondo" if r == 0 else 5)
-    c.broadcast(memoryview(text))
+    view = memoryview(text)
+    assert c.broadcast(view, view) is view
     assert text == b"rondo"
+    assert c.broadcast(b"rondo" if r == 0 else bytes(5)) == b"rondo"  # a new bytearray
     assert list(c.all_reduce(array.array("i", [r]))) == [n * (n - 1) // 2]
     assert c.all_gather(bytes([r])) == bytes(range(n))  # a new bytearray
     library = rondo.empty((2, 50), "float64")
