@@ -53,7 +53,7 @@ Result<Surroundings> prepare(const TrainOptions& options, uint64_t rank, int loc
   if (!options.validation.empty()) {
     validation = RONDO_TRY(open_data(options, options.validation, rank));
   }
-  RONDO_TRY(set_matmul_threads(options.threads));
+  RONDO_TRY(set_matmul_threads(options.compute_threads));
   Config config;
   config.pace = options.pace;
   config.reproducible = options.reproducible;

@@ -185,7 +185,7 @@ os.execv({TRAIN!r}, [{TRAIN!r}, *words])
         self.assertGreater(len(named), 20)
         self.assertLessEqual(named, there)
         self.assertLessEqual(flags_in(TROUBLESHOOTING), there | {"--no-prefix"})
-        self.assertLessEqual({"--ranks", "--strategy", "--threads", "--bucket-cap-mb", "--no-overlap", "--average", "--join",
+        self.assertLessEqual({"--ranks", "--strategy", "--compute-threads", "--bucket-cap-mb", "--no-overlap", "--average-over", "--join",
                               "--no-broadcast-buffers", "--compress", "--tied-rows", "--reproducible", "--algorithm", "--pace", "--accum",
                               "--sampler-tail", "--drop-last", "--sync-batch-norm", "--no-split-tied", "--layer-drop", "--break",
                               "--lesson"}, named)

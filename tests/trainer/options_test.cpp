@@ -70,11 +70,11 @@ void check_values(const TrainOptions& options, const char* expected) {
 TEST_CASE("options: every flag arrives") {
   const TrainOptions o = parse_ok(
       "--model mlp --layers 3 --width 64 --data x --epochs 2 --batch 5 --accum 4 --seed 9"_words +
-      "--lr 0.5 --momentum 0 --dtype fp64 --ranks 3 --threads 2 --bucket-cap-mb 0.5"_words +
+      "--lr 0.5 --momentum 0 --dtype fp64 --ranks 3 --compute-threads 2 --bucket-cap-mb 0.5"_words +
       "--pace 1GB/s,20us --log-every 0 --json j --trace t --no-overlap --elastic"_words +
       "--min-ranks 2 --control-steps 4"_words);
   check_values(o, R"({"layers": 3, "width": 64, "data": "x", "epochs": 2, "steps": 0, "batch": 5,
-    "accum": 4, "seed": 9, "lr": 0.5, "momentum": 0, "dtype": "fp64", "threads": 2,
+    "accum": 4, "seed": 9, "lr": 0.5, "momentum": 0, "dtype": "fp64", "compute_threads": 2,
     "bucket_cap_mb": 0.5, "pace": "1GB/s,20us", "overlap": false, "control_steps": 4,
     "elastic": true})");
   CHECK(o.type() == DataType::kFloat64);
@@ -83,6 +83,7 @@ TEST_CASE("options: every flag arrives") {
   CHECK(o.json == "j");
   CHECK(o.trace == "t");
   CHECK(o.min_ranks == 2);
+  CHECK(parse_ok("--threads 2"_words).compute_threads == 2);  // as it was called
   const TrainOptions scaling = parse_ok("--scaling 1,2,4 --strong"_words);
   CHECK(scaling.scaling == std::vector<uint64_t>{1, 2, 4});
   CHECK(scaling.strong);
@@ -98,7 +99,7 @@ TEST_CASE("options: bad values are refused by name and value") {
       {"--width", {"500", "0"}},
       {"--layers", {"0"}},
       {"--ranks", {"0", "1025"}},
-      {"--threads", {"0"}},
+      {"--compute-threads", {"0"}},
       {"--scaling", {"1025", "two"}},
       {"--algorithm", {"flat", "copy-engine", "one-shot-direct", "two-shot-direct", "quick"}},
       {"--dtype", {"int3"}},
@@ -112,7 +113,7 @@ TEST_CASE("options: bad values are refused by name and value") {
       {"--dropout", {"1"}},
       {"--workers", {"-1"}},
       {"--compress", {"int8"}},
-      {"--average", {"median"}},
+      {"--average-over", {"median"}},
       {"--strategy", {"fsdp"}},
       {"--device", {"cuda:0,", "cuda:"}},
       {"--zero", {"2", "3", "yes"}},
@@ -156,7 +157,7 @@ TEST_CASE("options: flags that do not go together are refused, both named") {
       {"--dtype fp64", {"--compress bf16"}},
       {"--dtype bf16", {"--compress fp16"}},
       {"--dtype fp32", {"--tf32"}},
-      {"--device cuda", {"--dtype fp64", "--threads 2", "--pace 1GB/s,20us"}},
+      {"--device cuda", {"--dtype fp64", "--compute-threads 2", "--pace 1GB/s,20us"}},
       {"--device cuda --dtype bf16", {"--tf32"}},
       {"--device cuda --reproducible", {"--dtype bf16", "--zero 1 --clip 1"}},
       {"--strategy dp", {"--bucket-cap-mb auto", "--elastic"}},
@@ -180,8 +181,8 @@ TEST_CASE("options: flags that do not go together are refused, both named") {
 TEST_CASE("options: --strategy dp refuses by name what only ddp has") {
   for (const char* flags :
        {"--checkpoint-dir c", "--join", "--data x{rank}", "--accum 2", "--algorithm ring",
-        "--bucket-cap-mb 1", "--no-overlap", "--average ranks", "--compress bf16", "--dtype fp16",
-        "--tied-rows touched --model gpt", "--layer-drop 0.5 --model gpt",
+        "--bucket-cap-mb 1", "--no-overlap", "--average-over ranks", "--compress bf16",
+        "--dtype fp16", "--tied-rows touched --model gpt", "--layer-drop 0.5 --model gpt",
         "--sync-batch-norm --model cnn --data x", "--break straggler"}) {
     const Words words = words_of(flags);
     check_refused("--strategy dp"_words + words, {"--strategy dp does not go with ", words[0]});
@@ -227,7 +228,7 @@ TEST_CASE("options: --help has every default") {
       "--model=mlp --heads=4 --context=64 --classes=10 --dropout=0 --workers=4 --steps=100"_words +
       "--sampler-tail=pad --batch=32 --accum=1 --seed=0 --momentum=0.9 --beta1=0.9"_words +
       "--beta2=0.999 --lr-decay=constant --min-lr=0 --dtype=fp32 --strategy=ddp"_words +
-      "--algorithm=auto --threads=1 --bucket-cap-mb=25 --average=terms --compress=none"_words +
+      "--algorithm=auto --compute-threads,--threads=1 --bucket-cap-mb=25 --average-over=terms --compress=none"_words +
       "--tied-rows=auto --zero=0 --checkpoint-keep=2 --log-every=1"_words + "--break=none"_words;
   const Words in_words = {"--layers=mlp 2, cnn 2, gpt 4",
                           "--width=mlp 512, cnn 16, gpt 128",

@@ -166,13 +166,14 @@ TEST_CASE("too little address space is an error, not an endless wait") {
     const auto lacks_products = [&](int kib) {
       const ProgramResult result = run_program(
           Words{"sh", "-c", "ulimit -v " + std::to_string(kib) + " && exec \"$@\"", "sh"} + kTrain +
-              "--ranks 2 --steps 2 --width 32 --data"_words + place.data() + "--threads" + threads,
+              "--ranks 2 --steps 2 --width 32 --data"_words + place.data() + "--compute-threads" +
+              threads,
           kNoLauncher);
       INFO(kib << " KiB, " << threads << " threads: " << result.err);
       CHECK(!result.timed_out);
       CHECK_THAT(result.err, !contains("terminate called"));
-      const bool lacks = result.err.find("matrix products with --threads " + threads + " need") !=
-                         std::string::npos;
+      const bool lacks = result.err.find("matrix products with --compute-threads " + threads +
+                                         " need") != std::string::npos;
       CHECK((result.exit_code == 0 || !result.err.empty()));
       CHECK((result.exit_code != 0 || !lacks));
       return lacks;

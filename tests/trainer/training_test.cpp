@@ -114,7 +114,7 @@ TEST_CASE("join: unequal batches give the mean over all samples") {
   const json one = place.train_on(common + place.file("all"));
   const Words joined = common + place.file("images{rank}") + "--ranks 2 --join"_words;
   check_same_losses(one, place.train_on(joined), 1e-9);
-  const json as_ddp = place.train_on(joined + "--average ranks"_words);
+  const json as_ddp = place.train_on(joined + "--average-over ranks"_words);
   CHECK(std::abs(losses_of(as_ddp)[10] - losses_of(one)[10]) > 1e-6);
 }
 

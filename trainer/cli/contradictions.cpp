@@ -76,7 +76,8 @@ std::string refused_by_strategy(const TrainOptions& o) {
       {o.algorithm != plain.algorithm, "--algorithm", "all goes by the star"},
       {o.bucket_cap_mb != plain.bucket_cap_mb, "--bucket-cap-mb", "it has no buckets"},
       {o.no_overlap, "--no-overlap", "it never overlaps"},
-      {o.average != plain.average, "--average", "it has one loss, that of the global batch"},
+      {o.average_over != plain.average_over, "--average-over",
+       "it has one loss, that of the global batch"},
       {o.compress != plain.compress, "--compress", "it has no communication hooks"},
       {o.dtype == "bf16" || o.dtype == "fp16", "--dtype bf16 or fp16",
        o.on_gpu() ? "use fp32" : "use fp32 or fp64"},
@@ -108,7 +109,7 @@ std::string refused_by_device(const TrainOptions& o) {
   const Refusal refusals[] = {
       {o.dtype == "fp64", "--dtype fp64", "use fp32, bf16 or fp16"},
       {o.tied_rows != plain.tied_rows, "--tied-rows", "the embedding has one gradient there"},
-      {o.threads != plain.threads, "--threads", "a rank's GPU computes"},
+      {o.compute_threads != plain.compute_threads, "--compute-threads", "a rank's GPU computes"},
       {!o.pace.empty(), "--pace", "messages between GPUs cannot be slowed down"},
       {o.elastic, "--elastic", "communicators on GPUs cannot shrink"},
       {o.reproducible && o.dtype != plain.dtype, "--reproducible with --dtype " + o.dtype,

@@ -243,7 +243,8 @@ void add_ranks(CLI::App& app, TrainOptions& o) {
                  "Of every all-reduce; auto: the cheapest by the link profile")
       ->envname("RONDO_ALGORITHM")
       ->check(algorithm_of_all_reduce());
-  app.add_option("--threads", o.threads, "Compute threads per rank")->check(CLI::Range(1, 4096));
+  app.add_option("--compute-threads,--threads", o.compute_threads, "Compute threads per rank")
+      ->check(CLI::Range(1, 4096));
   app.add_option("--bucket-cap-mb", o.bucket_cap_mb,
                  "MiB of gradients per all-reduce; 0: one for each tensor; auto: measured in the "
                  "first five steps")
@@ -252,7 +253,10 @@ void add_ranks(CLI::App& app, TrainOptions& o) {
   app.add_flag(
       "--no-cuda-graph", o.no_cuda_graph,
       "--device cuda: enqueue every kernel of every step, rather than replay a graph of a step");
-  app.add_option("--average", o.average, "Over loss terms, or of the ranks' means as DDP")
+  app.add_option("--average-over", o.average_over,
+                 "terms: the mean over the loss terms of all ranks; ranks: the mean of the ranks' "
+                 "means, as "
+                 "in DDP")
       ->check(choice({"terms", "ranks"}, {}));
   app.add_flag("--join", o.join, "Ranks without data go on with empty batches");
   app.add_flag("--no-broadcast-buffers", o.no_broadcast_buffers,

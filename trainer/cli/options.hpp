@@ -54,12 +54,12 @@ struct TrainOptions {
   int ranks = 0;                   // 0: as the environment says
   std::string strategy = "ddp";    // or dp: see strategy_dp.hpp
   std::string algorithm = "auto";  // of every operation that has it
-  int threads = 1;
+  int compute_threads = 1;
   double bucket_cap_mb = 25;  // or kDdpAutoCap
   bool no_overlap = false;
   bool no_cuda_graph = false;
   bool tf32 = false;
-  std::string average = "terms";
+  std::string average_over = "terms";
   bool join = false;
   bool no_broadcast_buffers = false;
   std::string compress = "none";

@@ -190,7 +190,7 @@ Result<Json> run_all(const TrainOptions& options, const std::vector<uint64_t>& r
     ScalingPoint point{.ranks = n,
                        .batch = options.strong ? options.batch / n : options.batch,
                        .samples_per_s = 0,
-                       .oversubscribed = n * static_cast<uint64_t>(options.threads) > cores,
+                       .oversubscribed = n * static_cast<uint64_t>(options.compute_threads) > cores,
                        .summary = {}};
     spdlog::info("{} rank{}, batch {} each{}", n, n == 1 ? "" : "s", point.batch,
                  point.oversubscribed ? ": more ranks than cores" : "");
@@ -203,7 +203,7 @@ Result<Json> run_all(const TrainOptions& options, const std::vector<uint64_t>& r
   Json config = to_json(options);
   config["strong"] = options.strong;
   config["cores"] = cores;
-  const Json rows = scaling_rows(points, cores, static_cast<uint64_t>(options.threads));
+  const Json rows = scaling_rows(points, cores, static_cast<uint64_t>(options.compute_threads));
   print_table(rows);
   return Json{{"program", "rondo-train"}, {"config", std::move(config)}, {"scaling", rows}};
 }

@@ -27,8 +27,8 @@ DdpOptions ddp_options(const TrainOptions& options) {
           .bucket_cap_mb = options.bucket_cap_mb,
           .auto_after_steps = DdpOptions().auto_after_steps + options.control_rounds(),
           .overlap = !options.no_overlap,
-          .average = options.average == "ranks" ? DdpOptions::Average::kRanks
-                                                : DdpOptions::Average::kLossTerms,
+          .average = options.average_over == "ranks" ? DdpOptions::Average::kRanks
+                                                     : DdpOptions::Average::kLossTerms,
           .gradients = DdpOptions::Gradients::kOfSum,
           .join = options.join,
           // Those of synchronized batch norm are the same everywhere already.

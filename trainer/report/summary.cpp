@@ -72,7 +72,7 @@ Json relayout_of(const RunFacts& facts) {
 }
 
 std::string ranks_in_words(const RunFacts& facts) {
-  const int threads = facts.options.threads;
+  const int threads = facts.options.compute_threads;
   return fmt::format("{} rank{}{}", facts.ranks, facts.ranks == 1 ? "" : "s",
                      threads == 1 ? "" : fmt::format(" x {} threads", threads));
 }
@@ -121,7 +121,7 @@ void announce(const RunFacts& facts) {
   }
   if (!o.on_gpu()) {
     spdlog::info("matrix products: OpenBLAS for {}, threads per rank: {}", matmul_core(),
-                 o.threads);
+                 o.compute_threads);
   }
   announce_buckets(facts);
   if (facts.shares_cores()) {

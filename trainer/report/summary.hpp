@@ -38,7 +38,9 @@ struct RunFacts {
     size_t readers;          // threads that read ahead
   } sizes;
 
-  bool shares_cores() const { return ranks * static_cast<uint64_t>(options.threads) > cores; }
+  bool shares_cores() const {
+    return ranks * static_cast<uint64_t>(options.compute_threads) > cores;
+  }
   size_t bytes_of(size_t elements) const { return elements * size_of(options.type()); }
 };
 

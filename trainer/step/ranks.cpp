@@ -15,8 +15,8 @@ namespace {
 
 /// What only rank 0 uses, and what only shapes one rank's speed, may differ.
 bool may_differ(const std::string& option) {
-  return option == "threads" || option == "workers" || option == "data" || option == "validation" ||
-         option == "pace" || option == "weights";
+  return option == "compute_threads" || option == "workers" || option == "data" ||
+         option == "validation" || option == "pace" || option == "weights";
 }
 
 /// Everything that must be equal, a word each.

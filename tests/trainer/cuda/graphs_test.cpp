@@ -123,7 +123,7 @@ TEST_CASE("steps are replayed however gradients travel, and whatever ranks read"
   if (rondo::testing::kSanitized) return;
   check_five_steps(words, "", 3, &make_processes);
   check_five_steps(words, "--compress fp16", 2, &make_threads);
-  check_five_steps(words, "--average ranks", 2, &make_threads);
+  check_five_steps(words, "--average-over ranks", 2, &make_threads);
   check_five_steps(words, "--break same-data", 2, &make_threads);
   check_five_steps(words, "--reproducible", 2, &make_processes);
 }
@@ -132,7 +132,7 @@ TEST_CASE("steps are replayed where ranks own shards") {
   check_five_steps(kShards, "--clip 0.3 --accum 3", 3, &make_processes);
   if (rondo::testing::kSanitized) return;
   check_five_steps(kShards, "--dtype bf16 --accum 2", 2, &make_threads);
-  check_five_steps(kShards, "--dtype fp16 --average ranks", 2, &make_processes);
+  check_five_steps(kShards, "--dtype fp16 --average-over ranks", 2, &make_processes);
   check_five_steps(kShards, "--compress fp16", 3, &make_processes);
   check_five_steps(kShards, "--reproducible", 3, &make_processes);
   check_five_steps(kShards, "--optimizer adamw --beta1 0.8 --beta2 0.95", 2, &make_threads);
@@ -143,7 +143,7 @@ TEST_CASE("steps are replayed where 1, 2 or 3 ranks own shards", "[again]") {
     for (const MakeGpu make_gpu : {&make_threads, &make_processes}) {
       if (ranks == 1 && make_gpu == &make_processes) continue;
       for (const char* how : {"", "--clip 0.3 --accum 3", "--dtype bf16 --accum 2",
-                              "--dtype fp16 --average ranks", "--compress bf16"}) {
+                              "--dtype fp16 --average-over ranks", "--compress bf16"}) {
         check_five_steps(kShards, how, ranks, make_gpu);
       }
     }

@@ -272,7 +272,7 @@ TEST_CASE("on GPUs control steps measure and leave no mark") {
   for (const Words& words :
        {gpt + "--dropout 0.1 --layer-drop 0.3 --accum 2"_words,
         gpt + "--zero 1 --clip 0.3 --compress bf16"_words,
-        gpt + "--dtype fp16 --average ranks"_words,
+        gpt + "--dtype fp16 --average-over ranks"_words,
         cnn + Words{"--validation", place.file("images")}, cnn + "--sync-batch-norm"_words}) {
     const json without = on_gpus(place, words, 2);
     const json with =

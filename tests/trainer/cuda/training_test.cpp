@@ -65,7 +65,7 @@ TEST_CASE("on GPUs: dropout, left out blocks, accumulation, unequal ends") {
   const Workplace place;
   const Words words = kGpt + Words{"--data", place.tiny_data()} + "--epochs 2"_words;
   check_as_on_host(place, words + "--dropout 0.1 --layer-drop 0.3 --accum 2"_words, 2);
-  check_as_on_host(place, words + "--join --sampler-tail drop --average ranks"_words, 3);
+  check_as_on_host(place, words + "--join --sampler-tail drop --average-over ranks"_words, 3);
 }
 
 TEST_CASE("on GPUs the optimizer's state may be cut into shards", "[again]") {
@@ -152,7 +152,7 @@ TEST_CASE("on GPUs in bfloat16", "[again]") {
 TEST_CASE("on GPUs in float16", "[again]") {
   const Workplace place;
   const Words words = with(kGpt, "--width", "64") + "--steps 6 --dtype fp16"_words;
-  for (const char* how : {"", "--zero 1 --clip 0.5", "--average ranks"}) {
+  for (const char* how : {"", "--zero 1 --clip 0.5", "--average-over ranks"}) {
     const json got = on_gpus(place, words + words_of(how), 2),
                expected = on_host(place, words + words_of(how), 2);
     check_same_losses(expected, got, 2e-3);

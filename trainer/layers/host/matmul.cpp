@@ -94,10 +94,11 @@ Status set_matmul_threads(int threads) {
   void* const trial =
       mmap(nullptr, mib << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (trial == MAP_FAILED) {
-    return Status(Code::kResourceExhausted,
-                  fmt::format("matrix products with --threads {} need {} MiB of address space: {}. "
-                              "Raise the limit (ulimit -v), or use fewer threads",
-                              threads, mib, std::strerror(errno)));
+    return Status(
+        Code::kResourceExhausted,
+        fmt::format("matrix products with --compute-threads {} need {} MiB of address space: {}. "
+                    "Raise the limit (ulimit -v), or use fewer threads",
+                    threads, mib, std::strerror(errno)));
   }
   munmap(trial, mib << 20);
   openblas_set_num_threads(threads);

@@ -61,7 +61,7 @@ DeviceWeights<T>::DeviceWeights(const WeightParts& parts, DistributedDataParalle
       host_(parts.host),
       optimizer_(optimizer_options(parts.options)),
       max_norm_(parts.options.clip),
-      averages_ranks_(parts.options.average == "ranks"),
+      averages_ranks_(parts.options.average_over == "ranks"),
       travels_in_half_(parts.options.wire_type() == DataType::kFloat16),
       full_terms_(static_cast<double>(parts.options.batch * parts.options.accum *
                                       parts.model.loss_terms()) *
