@@ -68,7 +68,7 @@ void add_nccl_flags(CLI::App& app, bool is_rondo, NcclFlags& flags, PerfOptions&
   app.add_option(
          "-a,--average", flags.average,
          "report the time of: 0: rank 0; 1: the mean over the ranks; 2: the fastest; 3: the "
-         "slowest")
+         "slowest, because a collective takes as long as its slowest rank (nccl-tests' default: 1)")
       ->check(CLI::Range(0, 3))
       ->capture_default_str();
   app.add_option("-I,--per_iter_timing", flags.per_iteration, "1: as --stats")
@@ -83,7 +83,7 @@ void add_nccl_flags(CLI::App& app, bool is_rondo, NcclFlags& flags, PerfOptions&
       ->check(CLI::Range(1, kMostRanks));
   app.add_option("-R,--local_register", flags.local_register, "1, 2: as --memory library")
       ->check(CLI::Range(0, 2));
-  app.add_option("-T,--timeout", options.timeout_s,
+  app.add_option("-T,--stall-timeout", options.timeout_s,
                  "seconds without any movement after which the run fails")
       ->check(CLI::Range(1e-3, 1e9));
 }

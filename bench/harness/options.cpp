@@ -221,11 +221,14 @@ void add_flags(CLI::App& app, const PerfProgram& program, Texts& texts, PerfOpti
   app.add_option("-f,--stepfactor", texts.factor, "from size to size: multiply by this")
       ->check(CLI::Range(size_t{2}, size_t{1} << 20))
       ->excludes(step);
-  app.add_option("-n,--iters", options.iterations,
-                 "timed operations per row; 0: about 100 ms of them")
+  app.add_option(
+         "-n,--iters", options.iterations,
+         "timed operations per row; 0: as many as take about 100 ms, so that small sizes are "
+         "measured as precisely as large ones (nccl-tests' default: 20)")
       ->check(counts)
       ->capture_default_str();
-  app.add_option("-w,--warmup_iters", options.warmup, "operations before timing")
+  app.add_option("-w,--warmup_iters", options.warmup,
+                 "operations before timing (nccl-tests' default: 1)")
       ->check(counts)
       ->capture_default_str();
   app.add_option("-d,--datatype", texts.type,
@@ -262,7 +265,9 @@ std::optional<Collective> collective_named(std::string_view program) {
 }
 
 ParsedOptions parse_options(const PerfProgram& program, int argc, const char* const* argv) {
-  CLI::App app(program.description, program.name);
+  CLI::App app(
+      program.description + "\nDefaults are those of nccl-tests, except for -n, -w and -a.",
+      program.name);
   app.set_version_flag("--version", program.name + " " RONDO_VERSION);
   Texts texts;
   PerfOptions options;

@@ -147,6 +147,8 @@ TEST_CASE("nccl-tests' further flags do what they say there") {
   CHECK(given.unalign == 1);
   CHECK(given.library_memory);
   CHECK(given.timeout_s == 7);
+  CHECK(accepted("all_reduce --stall-timeout 7").timeout_s == 7);
+  check_mistake("all_reduce --timeout 7");  // rondo-run's, of a whole job
   CHECK(given.stats);
   CHECK(given.across == AcrossRanks::kMean);
   CHECK(given.json_file == "x.json");
