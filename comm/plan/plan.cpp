@@ -123,7 +123,7 @@ Status choose(ExplainedPlan& plan) {
   }
   const char* const why = algorithms::refusal_on(plan.algorithm, *r.hosts);
   if (r.ranks > 1 && why != nullptr && algorithms::find(r.collective, plan.algorithm) != nullptr) {
-    return {Code::kUnavailable, fmt::format("there is no {} by {} here: {} (see --hosts)",
+    return {Code::kUnavailable, fmt::format("there is no {} by {} here: {} (see --ranks)",
                                             name(r.collective), name(plan.algorithm), why)};
   }
   return {Code::kUnavailable, fmt::format("there is no {} by {}: see the table in "

@@ -41,15 +41,14 @@ constexpr const char* kStdout = "-";
 
 struct PlanFlags {
   std::string collective, algorithm = "auto", type = "float", op = "sum", memory = "plain";
-  std::string hosts, gpus, links, pace, json, svg, size;
+  std::string ranks, gpus, links, pace, json, svg, size, page;
   std::vector<std::string> measured;
-  bool page = false;
-  int ranks = 0, cores = 0, root = 0, rank = -1, svg_hop = 0;
+  int cores = 0, root = 0, rank = -1, svg_hop = 0;
 };
 
-/// "4x8": as many hosts, times ranks on each; "3,2,3": the ranks of each host. They are numbered host
-/// after host.
-std::optional<std::vector<int>> parse_hosts(const std::string& text) {
+/// The ranks of each host. "8": of one host; "4x8": as many hosts, times ranks on each; "3,2,3": of
+/// each host. They are numbered host after host.
+std::optional<std::vector<int>> parse_ranks(const std::string& text) {
   std::vector<int> numbers;
   char separator = 0;
   for (const char *at = text.data(), *end = at + text.size();;) {
@@ -92,9 +91,10 @@ Enum parse_or_refuse(const std::string& flag, const std::string& text,
 }
 
 void add_page_flags(CLI::App& app, PlanFlags& flags) {
-  auto* page = app.add_flag("--page", flags.page,
-                            "instead of a plan: the page that explains (explain/README.md), with "
-                            "this machine's link profile in it");
+  auto* page = app.add_option("--page", flags.page,
+                              "instead of a plan, write the interactive tutorial "
+                              "(explain/README.md) with this machine's link profile to this file; "
+                              "-: to stdout");
   app.add_option("--measured", flags.measured,
                  "for the page: files of rondo-perf --json, scripts/compare --json and rondo-train "
                  "--json")
@@ -103,11 +103,9 @@ void add_page_flags(CLI::App& app, PlanFlags& flags) {
 
 void add_flags(CLI::App& app, PlanFlags& flags) {
   app.add_option("COLLECTIVE", flags.collective, join(kCollectiveNames));
-  auto* ranks = app.add_option("--ranks", flags.ranks, "number of ranks, all on one host")
-                    ->check(CLI::Range(1, base::kMaxScheduleRanks));
-  app.add_option("--hosts", flags.hosts,
-                 "instead: hosts x ranks on each, as in 4x8, or the ranks of each, as in 3,2,3")
-      ->excludes(ranks);
+  app.add_option("--ranks", flags.ranks,
+                 "number of ranks on one host, as in 8; hosts x ranks on each, as in 4x8; or the "
+                 "ranks of each host, as in 3,2,3");
   auto* gpus =
       app.add_option("--gpus", flags.gpus,
                      "ranks on GPUs of one host: all on one; or each on its own, which see each "
@@ -115,9 +113,9 @@ void add_flags(CLI::App& app, PlanFlags& flags) {
           ->check(CLI::IsMember({"one", "nvlink", "peer-access", "host-memory"}));
   app.add_option(
          "--cores", flags.cores,
-         "cores that the ranks of a host share; else those of this machine that rondo-plan may "
-         "use, but with --hosts, and where --links or RONDO_LINKS names a profile, one for each "
-         "rank")
+         "cores that the ranks of a host share. By default those of this machine that rondo-plan "
+         "may use; one for each rank if there are several hosts, or if --links or RONDO_LINKS "
+         "names a profile")
       ->check(CLI::Range(1, base::kMaxScheduleRanks))
       ->excludes(gpus);
   app.add_option("--size", flags.size,
@@ -131,9 +129,7 @@ void add_flags(CLI::App& app, PlanFlags& flags) {
                  "processor's calibrated profile, else built-in")
       ->envname("RONDO_LINKS");
   app.add_option("-d,--datatype", flags.type, join(kDataTypeNames))->capture_default_str();
-  app.add_option("-o,--op", flags.op,
-                 join(kReduceOpNames) + "; with --page: the page's file, -: stdout")
-      ->capture_default_str();
+  app.add_option("-o,--op", flags.op, join(kReduceOpNames))->capture_default_str();
   app.add_option("-r,--root", flags.root, "of a collective that has one")->capture_default_str();
   app.add_option("--rank", flags.rank, "only this rank's schedule; nothing is verified then")
       ->check(CLI::NonNegativeNumber);
@@ -158,21 +154,19 @@ void add_flags(CLI::App& app, PlanFlags& flags) {
 }
 
 void read_ranks(const PlanFlags& flags, PlanRequest& r) {
-  r.ranks = flags.ranks;
-  if (flags.hosts.empty() && flags.ranks == 0) throw CLI::RequiredError("--ranks or --hosts");
-  if (flags.hosts.empty()) return;
-  const auto ranks_on = parse_hosts(flags.hosts);
+  if (flags.ranks.empty()) throw CLI::RequiredError("--ranks");
+  const auto ranks_on = parse_ranks(flags.ranks);
   std::vector<int> labels;
   for (size_t host = 0; ranks_on && host < ranks_on->size(); ++host) {
     labels.insert(labels.end(), static_cast<size_t>((*ranks_on)[host]), static_cast<int>(host));
     if (labels.size() > base::kMaxScheduleRanks) break;
   }
   if (!ranks_on || labels.size() > base::kMaxScheduleRanks) {
-    throw CLI::ValidationError("--hosts",
-                               "'" + flags.hosts +
-                                   "' is neither hosts x ranks on each, as in 4x8, nor the ranks "
-                                   "of each, as in 3,2,3, of " +
-                                   std::to_string(base::kMaxScheduleRanks) + " ranks at most");
+    throw CLI::ValidationError(
+        "--ranks", "'" + flags.ranks +
+                       "' is neither a number of ranks, as in 8, nor hosts x ranks on each, as in "
+                       "4x8, nor the ranks of each host, as in 3,2,3, of 1 to " +
+                       std::to_string(base::kMaxScheduleRanks) + " ranks");
   }
   r.ranks = static_cast<int>(labels.size());
   if (ranks_on->size() > 1) r.hosts = std::make_shared<const base::HostMap>(labels);
@@ -212,8 +206,8 @@ PlanRequest read_request(const PlanFlags& flags) {
   }
   const bool wire = !flags.pace.empty();
   if (r.hosts && (wire || flags.memory == "library")) {
-    throw CLI::ValidationError("--hosts",
-                               "have a wire of their own (see --links) and share no "
+    throw CLI::ValidationError("--ranks",
+                               "hosts have a wire of their own (see --links) and share no "
                                "memory: leave out --pace and --memory library");
   }
   if (!flags.svg.empty() && (r.ranks > kMostRanksDrawn || flags.rank >= 0)) {
@@ -226,7 +220,7 @@ PlanRequest read_request(const PlanFlags& flags) {
                  .process_copy = !wire,
                  .offers = true};
   if (!flags.gpus.empty()) {
-    if (r.hosts) throw CLI::ValidationError("--gpus", "are of one host: leave out --hosts");
+    if (r.hosts) throw CLI::ValidationError("--gpus", "are of one host: give --ranks one number");
     r.reach = reach_of(flags.gpus);
     const bool within_reach = flags.memory == "library" && r.reach != Reach::kHost;
     // As comm/create.cpp has it of a communicator on GPUs.
@@ -240,10 +234,10 @@ PlanRequest read_request(const PlanFlags& flags) {
 }
 
 /// Those that the ranks share, unless each is to have one.
-std::optional<int> cores_of(const PlanFlags& flags) {
+std::optional<int> cores_of(const PlanFlags& flags, bool several_hosts) {
   if (!flags.gpus.empty()) return std::nullopt;
   if (flags.cores > 0) return flags.cores;
-  if (!flags.links.empty() || !flags.hosts.empty()) return std::nullopt;  // of other machines
+  if (!flags.links.empty() || several_hosts) return std::nullopt;  // of other machines
   const std::string allowed = kernels::allowed_cpus();
   return std::clamp(kernels::count_cpus(allowed), 1, topology::granted_cpus());
 }
@@ -315,17 +309,17 @@ Result<std::string> profile_text(const PlanFlags& flags) {
 }
 
 Status write_page(const PlanFlags& flags) {
-  if (!flags.collective.empty() || flags.op == PlanFlags().op) {
+  if (!flags.collective.empty()) {
     return {Code::kInvalidArgument,
-            "--page is of a machine and not of one operation: rondo-plan --page [--measured "
-            "FILES] -o page.html"};
+            "--page is of a machine and not of one operation: rondo-plan --page page.html "
+            "[--measured FILES]"};
   }
   const std::string path = RONDO_TRY(find_page());
   std::ifstream file(path, std::ios::binary);
   const std::string page(std::istreambuf_iterator<char>(file), {});
   if (!file) return {Code::kSystem, "cannot read '" + path + "': " + std::strerror(errno)};
   const PageData data{.profile = RONDO_TRY(profile_text(flags)), .measured = flags.measured};
-  return write_file(flags.op, RONDO_TRY(with_data(page, data)));
+  return write_file(flags.page, RONDO_TRY(with_data(page, data)));
 }
 
 /// A wrong value is the caller's mistake; everything else is a failure.
@@ -344,15 +338,15 @@ int run(int argc, char** argv) {
   add_flags(app, flags);
   try {
     app.parse(argc, argv);
-    if (!flags.page) request = read_request(flags);
+    if (flags.page.empty()) request = read_request(flags);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kMistake;
   }
-  if (flags.page) {
+  if (!flags.page.empty()) {
     const Status written = write_page(flags);
     return written.ok() ? 0 : failed(written);
   }
-  request.cores = cores_of(flags);
+  request.cores = cores_of(flags, request.hosts != nullptr);
   auto links = links_of(flags, request);
   if (!links.ok()) return failed(links.status());
   request.links = std::move(*links);

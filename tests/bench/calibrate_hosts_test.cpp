@@ -72,7 +72,7 @@ TEST_CASE("a calibration between hosts measures the wire, and choices and predic
   REQUIRE(by_rank.size() == 2);
   for (const json& row : by_rank) {
     const ProgramResult planned =
-        run_program({RONDO_PLAN, "all_reduce", "--hosts", "2x1", "--size",
+        run_program({RONDO_PLAN, "all_reduce", "--ranks", "2x1", "--size",
                      std::to_string(row["size"].get<size_t>()), "--links", links, "--json", "-"},
                     {}, std::chrono::seconds(60));
     INFO(planned.err);

@@ -693,7 +693,7 @@ class Page(unittest.TestCase):
             (self.folder / f"{name}.json").write_text(json.dumps(document))
         *measured, links = (self.folder / f"{name}.json" for name in documents)
         page = self.folder / "page.html"
-        done = subprocess.run([plan, "--page", "--links", links, "--measured", *measured, "-o", page], capture_output=True, text=True,
+        done = subprocess.run([plan, "--page", page, "--links", links, "--measured", *measured], capture_output=True, text=True,
                               check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.tab.open(page, "#machine?set=here&guess=9")

@@ -83,7 +83,7 @@ TEST_CASE("page: the program writes what is installed beside it, or says what to
   std::filesystem::copy_file(RONDO_PLAN, program);
   const std::string out = (root / "out.html").string();
   const std::vector<std::string> environment = {"RONDO_LINKS=built-in"};
-  const ProgramResult without = run_program({program, "--page", "-o", out}, environment);
+  const ProgramResult without = run_program({program, "--page", out}, environment);
   CHECK(without.exit_code == 2);
   CHECK_THAT(without.err, says("run scripts/page"));
   CHECK_FALSE(std::filesystem::exists(out));
@@ -91,8 +91,7 @@ TEST_CASE("page: the program writes what is installed beside it, or says what to
   std::filesystem::create_directories(root / "share/rondo");
   std::ofstream(root / "share/rondo/explain.html") << kPage;
   const std::string perf = written(folder, "perf.json", R"({"program": "rondo-perf"})");
-  const ProgramResult with =
-      run_program({program, "--page", "--measured", perf, "-o", out}, environment);
+  const ProgramResult with = run_program({program, "--page", out, "--measured", perf}, environment);
   INFO(with.err);
   CHECK(with.exit_code == 0);
   CHECK_THAT(with.err, says("the page has the built-in one"));
@@ -101,7 +100,7 @@ TEST_CASE("page: the program writes what is installed beside it, or says what to
   CHECK(here["measured"][0]["program"] == "rondo-perf");
 
   for (const std::vector<std::string>& wrong : {std::vector<std::string>{"--page"},
-                                                {"all_reduce", "--page", "-o", out},
+                                                {"all_reduce", "--page", out},
                                                 {"--measured", perf},
                                                 {}}) {
     std::vector<std::string> argv = {program};

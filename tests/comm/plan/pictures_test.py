@@ -171,10 +171,10 @@ def run(*arguments):
 
 
 def draw(collective, algorithm, ranks, *more):
-    """The picture, or None: there is no such algorithm. `ranks`: their number on one host, or rondo-plan's --hosts."""
+    """The picture, or None: there is no such algorithm. `ranks`: as rondo-plan's --ranks."""
     size = [] if collective == "barrier" else ["--size", 6720 if isinstance(ranks, str) else 640 * ranks]
-    where = ["--hosts", ranks] if isinstance(ranks, str) else ["--ranks", ranks, "--memory", "library"]
-    done = run(collective, *where, "--algorithm", algorithm, *size, "--svg", "-", *more)
+    memory = "plain" if isinstance(ranks, str) else "library"
+    done = run(collective, "--ranks", ranks, "--memory", memory, "--algorithm", algorithm, *size, "--svg", "-", *more)
     if done.returncode == 2 and re.search("there is no |share no memory", done.stderr):
         return None
     assert done.returncode == 0, (collective, algorithm, ranks, done.stderr)

@@ -134,7 +134,7 @@ TEST_CASE("ranks on GPUs have a profile of their own, and memory within reach or
   check_refused(two + "one --cores 2", "--gpus");
   check_refused(two + "one --cores 2", "--cores");
   check_refused(two + "one --pace 1GB/s,20us", "--pace");
-  check_refused("all_reduce --hosts 2x2 --size 8 --gpus one", "leave out --hosts");
+  check_refused("all_reduce --ranks 2x2 --size 8 --gpus one", "give --ranks one number");
 }
 
 TEST_CASE("direct algorithms are refused on library memory because they are dearer") {
@@ -172,7 +172,7 @@ TEST_CASE("the JSON of every algorithm says that bytes match and that it is veri
 }
 
 TEST_CASE("between hosts the text has the wire, and fits 80 columns") {
-  const std::string text = planned("all_reduce --hosts 2x4 --size 1M");
+  const std::string text = planned("all_reduce --ranks 2x4 --size 1M");
   check_says(text, {"8 ranks on 2 hosts of 4, a wire between hosts",
                     "links: shared memory and a wire between hosts; ",
                     "between hosts: 10 us, 0.5 us for each message, 10 GB/s for the link",
@@ -186,7 +186,7 @@ TEST_CASE("between hosts the text has the wire, and fits 80 columns") {
 }
 
 TEST_CASE("hosts of different sizes, in JSON and in a picture's words") {
-  const json plan = planned_json("all_reduce --hosts 3,2,3 --size 61440 --algorithm hierarchical");
+  const json plan = planned_json("all_reduce --ranks 3,2,3 --size 61440 --algorithm hierarchical");
   CHECK(plan["ranks"] == 8);
   CHECK(plan["hosts"] == json({3, 2, 3}));
   CHECK(plan["bytes_match"] == true);
@@ -199,12 +199,12 @@ TEST_CASE("hosts of different sizes, in JSON and in a picture's words") {
   const json one = planned_json("all_reduce --ranks 2 --size 1K");
   CHECK(one["wire"].is_null());
   CHECK(one["hosts"] == json({2}));
-  CHECK_THAT(planned("all_reduce --hosts 1,3 --size 64K --svg -"),
+  CHECK_THAT(planned("all_reduce --ranks 1,3 --size 64K --svg -"),
              says("4 ranks on 2 hosts (1, 3)"));
 }
 
 TEST_CASE("of very many ranks one rank's plan is shown, and the wire by its formula") {
-  check_says(planned("all_reduce --hosts 2048x8 --size 64M"),
+  check_says(planned("all_reduce --ranks 2048x8 --size 64M"),
              {"16384 ranks on 2048 hosts of 8", "hierarchical: the cheapest that is possible",
               "each way: 2(H-1)/H * S = 134152192 by the formula (not counted",
               "not verified: the schedules of 16384 ranks"});
@@ -216,18 +216,17 @@ TEST_CASE("of very many ranks one rank's plan is shown, and the wire by its form
 TEST_CASE("hosts that make no sense are refused") {
   for (const char* hosts : {"4y8", "4x", "0x3", "3,,2", "2x2x2", "2x2,3", "x", ",", "-1", "2x 2",
                             "256x257", "99999999999x2"}) {
-    check_refused(Words{"all_reduce", "--size", "1K", "--hosts", hosts},
-                  "neither hosts x ranks on each, as in 4x8, nor");
+    check_refused(Words{"all_reduce", "--size", "1K", "--ranks", hosts},
+                  "nor hosts x ranks on each, as in 4x8, nor");
   }
   const std::string kilobyte = "all_reduce --size 1K ";
   const std::string no_library = "leave out --pace and --memory library";
-  check_refused(kilobyte + "--hosts 2x2 --ranks 4", "excludes");
-  check_refused(kilobyte, "--ranks or --hosts");
-  check_refused(kilobyte + "--hosts 2x2 --memory library", no_library);
-  check_refused(kilobyte + "--hosts 2x2 --pace 1GB/s,20us", no_library);
+  check_refused(kilobyte, "--ranks is required");
+  check_refused(kilobyte + "--ranks 2x2 --memory library", no_library);
+  check_refused(kilobyte + "--ranks 2x2 --pace 1GB/s,20us", no_library);
   check_refused(kilobyte + "--ranks 4 --algorithm hierarchical", "all ranks are on one host");
-  check_refused(kilobyte + "--hosts 2x2 --algorithm one-shot", "share no memory");
-  planned(kilobyte + "--hosts 1x4");
+  check_refused(kilobyte + "--ranks 2x2 --algorithm one-shot", "share no memory");
+  planned(kilobyte + "--ranks 1x4");
 }
 
 TEST_CASE("a dash is stdout, which then has nothing else") {
