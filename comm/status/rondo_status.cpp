@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <iostream>
+#include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "comm/base/counted.hpp"
@@ -23,13 +25,22 @@ using namespace rondo::status;  // NOLINT
 using Json = nlohmann::ordered_json;
 
 void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
-void print_json(const Json& json) {
-  print(json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
-}
-
 int fail(const std::string& why) {
   std::fprintf(stderr, "rondo-status: %s\n", why.c_str());
   return 1;
+}
+
+/// "-": to stdout.
+int write_json(const std::string& path, const Json& json) {
+  const std::string text = json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  if (path == "-") {
+    print(text);
+    return 0;
+  }
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  return file ? 0 : fail("cannot write --json '" + path + "': " + std::strerror(errno));
 }
 
 Json to_json(const board::Message& message) {
@@ -110,13 +121,12 @@ std::vector<Answer> answers_of(int pid) {
   return answers;
 }
 
-int list_jobs(bool as_json) {
+int list_jobs(const std::string& json_file) {
   const std::vector<Answer> answers = answers_of(0);
-  if (as_json) {
+  if (!json_file.empty()) {
     Json jobs = Json::array();
     for (const Answer& answer : answers) jobs.push_back(to_json(answer.job));
-    print_json({{"jobs", std::move(jobs)}});
-    return 0;
+    return write_json(json_file, {{"jobs", std::move(jobs)}});
   }
   if (answers.empty()) {
     print("no job of this user was started by rondo-run; for others: rondo-status PID\n");
@@ -148,7 +158,7 @@ int show_records(const Answer& answer) {
   return 0;
 }
 
-int show_job(const Answer& answer, bool as_json) {
+int show_job(const Answer& answer, const std::string& json_file) {
   const bool known = answer.job.pid != 0;
   Json communicators = Json::array();
   std::string text;
@@ -160,35 +170,36 @@ int show_job(const Answer& answer, bool as_json) {
   if (answer.boards.empty()) text += "no communicator yet, or none any more\n";
   for (const MappedBoard& board : answer.boards) {
     const Snapshot snapshot = take(board);
-    if (as_json) {
+    if (!json_file.empty()) {
       communicators.push_back(to_json(snapshot));
     } else {
       text += to_text(snapshot);
     }
   }
-  if (as_json) {
-    print_json({{"job", known ? to_json(answer.job) : Json(nullptr)},
-                {"communicators", std::move(communicators)}});
-  } else {
-    print(text);
+  if (!json_file.empty()) {
+    return write_json(json_file, {{"job", known ? to_json(answer.job) : Json(nullptr)},
+                                  {"communicators", std::move(communicators)}});
   }
+  print(text);
   return 0;
 }
 
 int run(int argc, char** argv) {
   CLI::App app(
-      "rondo-status [PID] [--json | --records]\n"
+      "rondo-status [PID] [--json FILE | --records]\n"
       "What the ranks of a running job do, and which rank waits for which. Without PID: this "
       "user's "
       "jobs.");
   app.set_version_flag("--version", "rondo-status " RONDO_VERSION);
   int pid = 0;
-  bool as_json = false, as_records = false;
+  std::string json_file;
+  bool as_records = false;
   auto* process =
       app.add_option("PID", pid,
                      "of a rondo-run, of any rank, or of another launcher whose ranks use rondo")
           ->check(CLI::Range(1, 1 << 30));
-  auto* json = app.add_flag("--json", as_json, "the same as JSON");
+  auto* json = app.add_option(
+      "--json", json_file, "write JSON to this file instead of text to stdout; -: JSON to stdout");
   app.add_flag("--records", as_records, "the flight recorders: the last operations of every rank")
       ->needs(process)
       ->excludes(json);
@@ -197,10 +208,10 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
-  if (pid == 0) return list_jobs(as_json);
+  if (pid == 0) return list_jobs(json_file);
   const Result<Answer> answer = find_job(pid);
   if (!answer.ok()) return fail(answer.status().message());
-  return as_records ? show_records(*answer) : show_job(*answer, as_json);
+  return as_records ? show_records(*answer) : show_job(*answer, json_file);
 }
 
 }  // namespace

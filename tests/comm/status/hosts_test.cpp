@@ -20,8 +20,8 @@ using nlohmann::json;
 /// and rank 3 is seen to be stopped; null: not yet.
 json hanging_on(const Hosts& hosts, int host) {
   for (const pid_t pid : hosts.processes(host)) {
-    const ProgramResult asked =
-        run_program({RONDO_STATUS, std::to_string(pid), "--json"}, {}, std::chrono::seconds(20));
+    const ProgramResult asked = run_program({RONDO_STATUS, std::to_string(pid), "--json", "-"}, {},
+                                            std::chrono::seconds(20));
     if (asked.exit_code != 0) continue;
     const json document = json::parse(asked.out);
     for (const json& communicator : document["communicators"]) {

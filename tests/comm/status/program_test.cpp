@@ -67,7 +67,7 @@ json await_status(const TempDirectory& place, int pid,
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   std::string last;
   while (std::chrono::steady_clock::now() < until) {
-    const ProgramResult asked = status(place, {std::to_string(pid), "--json"});
+    const ProgramResult asked = status(place, {std::to_string(pid), "--json", "-"});
     last = asked.out + asked.err;
     if (asked.exit_code == 0) {
       json document = json::parse(asked.out);
@@ -137,8 +137,14 @@ TEST_CASE("a hanging job is seen through its launcher, with its flight records, 
     const ProgramResult jobs = status(place, {});
     CHECK(jobs.exit_code == 0);
     CHECK(contains(jobs.out, std::to_string(pid)));
-    const json listed = json::parse(status(place, {"--json"}).out);
+    const json listed = json::parse(status(place, {"--json", "-"}).out);
     REQUIRE(listed["jobs"].size() >= 1);
+    const std::string file = place.path() + "/jobs.json";
+    const ProgramResult written = status(place, {"--json", file});
+    CHECK((written.exit_code == 0 && written.out.empty()));
+    CHECK(json::parse(std::ifstream(file)) == listed);
+    const ProgramResult unwritten = status(place, {"--json", place.path()});
+    CHECK((unwritten.exit_code == 1 && contains(unwritten.err, "cannot write --json")));
 
     const ProgramResult records = status(place, {std::to_string(pid), "--records"});
     CHECK(records.exit_code == 0);
@@ -259,7 +265,7 @@ TEST_CASE("what is no job is named, and mistakes end with 2") {
 
 TEST_CASE("what could not be printed is no success") {
   const TempDirectory place;
-  for (const char* flag : {"", "--json", "--help"}) {
+  for (const char* flag : {"", "--json -", "--help"}) {
     INFO(flag);
     const auto ran = run_program({"sh", "-c", RONDO_STATUS " " + std::string(flag) + " >/dev/full"},
                                  {"XDG_RUNTIME_DIR=" + place.path()}, std::chrono::seconds(20));
