@@ -49,8 +49,10 @@ void run(std::string_view input) {
 
 std::vector<std::string> seeds() {
   const std::string error = comm::pack_status({Code::kTimeout, "rank 3 did not come"});
-  const std::string parcels =
-      comm::pack_parcels({{.bytes = "one"}, {.bytes = ""}, {.bytes = std::string(50, 'x')}});
+  std::vector<comm::Parcel> three(3);
+  three[0].bytes = "one";
+  three[2].bytes = std::string(50, 'x');
+  const std::string parcels = comm::pack_parcels(three);
   std::vector<std::string> seeds;
   for (const char options : {'\x30', '\x32'}) {
     seeds.push_back(std::string{options, '\x09'} + frame_bytes(comm::FrameKind::kError, 0, error) +

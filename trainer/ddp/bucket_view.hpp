@@ -12,13 +12,13 @@ namespace rondo::ddp {
 /// Borrows the gradients.
 class BucketView {
  public:
-  explicit BucketView(const Gradients& gradients) : gradients_(gradients) {}
+  explicit BucketView(const GradientStorage& gradients) : gradients_(gradients) {}
 
   /// `factor`: of this rank's gradients. What it refers to is valid until the next call.
   GradientBucket of(size_t index, double factor);
 
  private:
-  const Gradients gradients_;
+  const GradientStorage gradients_;
   std::vector<GradientBucket::BucketPart> parts_;  // of the last bucket
 };
 

@@ -78,7 +78,7 @@ struct DistributedDataParallel::Impl {
     try {
       auto next = std::make_unique<ddp::Reducer>(
           routes,
-          ddp::Gradients{
+          ddp::GradientStorage{
               .tensors = tensors, .layout = layout, .shards = shards, .memory = gradient_memory},
           options.broadcast_buffers && !buffer_memory.empty() ? &buffer_memory : nullptr, options,
           headers);

@@ -37,7 +37,7 @@ Work reduce_bucket(Communicator& communicator, const GradientBucket& bucket) {
                                              bucket.shard_offsets, bucket.type, op, call);
 }
 
-HostLane::HostLane(Communicator& communicator, const Gradients& gradients,
+HostLane::HostLane(Communicator& communicator, const GradientStorage& gradients,
                    const DdpOptions& options)
     : communicator_(communicator),
       gradients_(gradients),

@@ -22,7 +22,7 @@ Work reduce_bucket(Communicator& communicator, const GradientBucket& bucket);
 
 class HostLane final : public Lane {
  public:
-  HostLane(Communicator& communicator, const Gradients& gradients, const DdpOptions& options);
+  HostLane(Communicator& communicator, const GradientStorage& gradients, const DdpOptions& options);
 
   Status status() override { return {}; }
   void begin() override;
@@ -64,7 +64,7 @@ class HostLane final : public Lane {
   }
 
   Communicator& communicator_;
-  const Gradients gradients_;
+  const GradientStorage gradients_;
   const DdpOptions& options_;
   BucketView view_;
   std::vector<Second> seconds_;  // by tensor

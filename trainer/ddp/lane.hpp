@@ -16,7 +16,7 @@
 namespace rondo::ddp {
 
 /// One rank's gradients. Borrowed.
-struct Gradients {
+struct GradientStorage {
   const std::vector<DdpTensor>& tensors;
   const BucketLayout& layout;
   const Shards& shards;

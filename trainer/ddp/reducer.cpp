@@ -20,7 +20,7 @@ bool any_may_skip(const std::vector<DdpTensor>& tensors) {
   return std::any_of(tensors.begin(), tensors.end(), [](const auto& t) { return t.may_skip; });
 }
 
-std::unique_ptr<Lane> make_lane(const Routes& routes, const Gradients& gradients,
+std::unique_ptr<Lane> make_lane(const Routes& routes, const GradientStorage& gradients,
                                 const DdpOptions& options) {
   if (routes.gpu != nullptr) return std::make_unique<StreamLane>(routes, gradients, options);
   return std::make_unique<HostLane>(routes.data, gradients, options);
@@ -28,7 +28,7 @@ std::unique_ptr<Lane> make_lane(const Routes& routes, const Gradients& gradients
 
 }  // namespace
 
-Reducer::Reducer(const Routes& routes, const Gradients& gradients, BufferMemory* buffers,
+Reducer::Reducer(const Routes& routes, const GradientStorage& gradients, BufferMemory* buffers,
                  const DdpOptions& options, Headers& headers)
     : routes_(routes),
       gradients_(gradients),

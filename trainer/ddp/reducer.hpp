@@ -25,7 +25,7 @@ namespace rondo::ddp {
 class Reducer {
  public:
   /// `buffers`: null if each rank keeps its own. Borrows everything.
-  Reducer(const Routes& routes, const Gradients& gradients, BufferMemory* buffers,
+  Reducer(const Routes& routes, const GradientStorage& gradients, BufferMemory* buffers,
           const DdpOptions& options, Headers& headers);
 
   /// Aborts the communicators if a step is under way, and waits until nothing uses the gradients (on a
@@ -69,7 +69,7 @@ class Reducer {
   void settle();
 
   const Routes routes_;
-  const Gradients gradients_;
+  const GradientStorage gradients_;
   BufferMemory* const buffers_;
   const DdpOptions& options_;
   Headers& headers_;

@@ -2,7 +2,8 @@
 #include "trainer/ddp/stream_lane.hpp"
 
 namespace rondo::ddp {
-StreamLane::StreamLane(const Routes& routes, const Gradients& gradients, const DdpOptions& options)
+StreamLane::StreamLane(const Routes& routes, const GradientStorage& gradients,
+                       const DdpOptions& options)
     : communicator_(routes.data),
       gpu_(*routes.gpu),
       gradients_(gradients),

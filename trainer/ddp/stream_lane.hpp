@@ -15,7 +15,7 @@ class StreamLane final : public Lane {
  public:
   /// REQUIRES: a GPU, a hook that works there or none, and no tensor that adds to another. Throws
   /// GpuFailure.
-  StreamLane(const Routes& routes, const Gradients& gradients, const DdpOptions& options);
+  StreamLane(const Routes& routes, const GradientStorage& gradients, const DdpOptions& options);
 
   /// Also finds what kernels have reported since the last step.
   Status status() override;
@@ -36,7 +36,7 @@ class StreamLane final : public Lane {
 
   Communicator& communicator_;
   Gpu& gpu_;
-  const Gradients gradients_;
+  const GradientStorage gradients_;
   const ReduceOp sum_;             // one whose calls are alike in every step, if there is no factor
   CommunicationHook* const hook_;  // may be null
   BucketView view_;
