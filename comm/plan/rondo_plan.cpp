@@ -103,7 +103,7 @@ void add_page_flags(CLI::App& app, PlanFlags& flags) {
 
 void add_flags(CLI::App& app, PlanFlags& flags) {
   app.add_option("COLLECTIVE", flags.collective, join(kCollectiveNames));
-  app.add_option("--ranks", flags.ranks,
+  app.add_option("--ranks,--hosts", flags.ranks,
                  "number of ranks on one host, as in 8; hosts x ranks on each, as in 4x8; or the "
                  "ranks of each host, as in 3,2,3");
   auto* gpus =

@@ -34,7 +34,7 @@ bool stderr_is_terminal();
 /// The same for stdout. If so, a program may color it (unless NO_COLOR is set, see no-color.org).
 bool stdout_is_terminal();
 
-/// The version of the loaded library, "0.1.0"; RONDO_VERSION (rondo.h) is the headers'.
+/// The version of the loaded library, "0.2.0"; RONDO_VERSION (rondo.h) is the headers'.
 std::string_view version();
 
 }  // namespace rondo

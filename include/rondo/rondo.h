@@ -127,7 +127,7 @@ const char* rondo_last_error(void);
 /* "ok", "invalid argument", ... */
 const char* rondo_code_name(rondo_code code);
 /* The version of this header and of its package; CMake reads it here. */
-#define RONDO_VERSION "0.1.0"
+#define RONDO_VERSION "0.2.0"
 /* The version of the loaded library: 10000 * major + 100 * minor + patch. */
 int32_t rondo_version(void);
 

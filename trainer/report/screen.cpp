@@ -179,7 +179,7 @@ std::string summary_screen(const Json& s) {
                                      : "")) +
       "\n";
   text += deaths(s) + times(s) + bytes(s) + bucket_table(s["buckets"]) +
-          "Times in milliseconds, medians over the steps; comm and apart are measured alone.";
+          "Times in ms, medians over the steps; comm and apart are measured alone.";
   for (const char* key : {"diagnosis", "suggestion"}) {
     if (s.contains(key)) text += wrapped(std::string(key) + ": " + s[key].get<std::string>());
   }

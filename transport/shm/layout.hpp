@@ -8,7 +8,7 @@
 //   link data          channel, writer, reader    a ring of slots; short slots
 //   publisher data     channel, writer            the same
 //
-// Whoever changes a place, or which place comes next, raises kVersion (comm/setup/introduce.cpp): ranks
+// Whoever changes a place, or which place comes next, raises kVersion (comm/setup/facts.cpp): ranks
 // of two versions must not meet.
 //
 // Every line has one writer. Zero everywhere is the initial state: there is nothing to initialise,

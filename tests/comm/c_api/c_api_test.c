@@ -447,7 +447,8 @@ static void errors_belong_to_threads(void) {
 }
 
 static void keep_message(void* context, rondo_log_level level, const char* message) {
-  if (level == RONDO_LOG_INFO) snprintf(context, 200, "%s", message);
+  char* const first = context;
+  if (level == RONDO_LOG_INFO && *first == '\0') snprintf(first, 200, "%s", message);
 }
 
 static void messages(void) {
