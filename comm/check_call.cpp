@@ -100,6 +100,12 @@ Status check_blocks(const Call& r, const char* what, const std::vector<uint64_t>
 
 Status check_layout(const Call& r, const BlockLayout& l, int rank, int size) {
   if (!is_varying(r.collective)) return {};
+  if (r.blocks == nullptr) {
+    return refuse(
+        fmt::format("{}: Call::blocks is null; set it to a Blocks with a count for each of "
+                    "{} ranks",
+                    word(r), size));
+  }
   const internal::Form form = internal::form_of(r.collective);
   if (form.in == internal::Holds::kEach) {
     // In place a block is written while others are still read.
@@ -213,6 +219,17 @@ Status check_factor(const Call& r, double factor) {
 
 }  // namespace
 
+Call without_unused(const Call& call) {
+  if (call.collective == Collective::kBarrier) {
+    return {.collective = Collective::kBarrier, .type = DataType::kUint8};
+  }
+  Call used = call;
+  if (is_varying(call.collective)) used.count = 0;
+  if (!internal::form_of(call.collective).reduces) used.op = ReduceOp::kSum;
+  if (!internal::is_rooted(call.collective)) used.root = 0;
+  return used;
+}
+
 BlockLayout layout_of(const Call& call) {
   if (!is_varying(call.collective) || call.blocks == nullptr) return {};
   const internal::Form form = internal::form_of(call.collective);
@@ -237,6 +254,10 @@ bool writes(const Call& call, int rank) {
 }
 
 Status check_values(const Call& r, const CallOptions& options, int size) {
+  if (static_cast<int>(r.collective) >= kCollectives) {
+    return refuse(fmt::format("Call::collective is {}: set it to a Collective",
+                              static_cast<int>(r.collective)));
+  }
   if (static_cast<int>(r.type) >= kDataTypes) {
     return refuse(fmt::format("{}: unknown data type {}", word(r), static_cast<int>(r.type)));
   }
@@ -265,8 +286,8 @@ Status check_values(const Call& r, const CallOptions& options, int size) {
                     word(r), options.layout));
   }
   if (options.stall_timeout.count() < 0) {
-    return refuse(fmt::format("{}: timeout of {} ms; pass 0 for the communicator's own", word(r),
-                              options.stall_timeout.count()));
+    return refuse(fmt::format("{}: stall_timeout of {} ms; pass 0 for the communicator's own",
+                              word(r), options.stall_timeout.count()));
   }
   if (r.root < 0 || r.root >= size) {
     return refuse(fmt::format("{}: root {} is none of {}", word(r), r.root, counted(size, "rank")));
@@ -324,7 +345,7 @@ Status check(const engine::Transfer& transfer, const CallOptions& options, int s
     return refuse(fmt::format("{}: algorithms, factors and layouts are for collectives", word));
   }
   if (options.stall_timeout.count() < 0) {
-    return refuse(fmt::format("{}: timeout of {} ms; pass 0 for the communicator's own", word,
+    return refuse(fmt::format("{}: stall_timeout of {} ms; pass 0 for the communicator's own", word,
                               options.stall_timeout.count()));
   }
   return {};

@@ -7,6 +7,10 @@
 
 namespace rondo::comm {
 
+/// The call with default values in the fields that its collective does not use, so that ranks do not
+/// disagree about these.
+Call without_unused(const Call& call);
+
 /// The blocks of a _v collective, with all offsets; empty for other collectives.
 schedule::BlockLayout layout_of(const Call& call);
 

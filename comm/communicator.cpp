@@ -7,7 +7,6 @@
 #include "comm/base/clock.hpp"
 #include "comm/base/guarded.hpp"
 #include "comm/communicator_impl.hpp"
-#include "comm/fit_buffers.hpp"
 
 namespace rondo {
 
@@ -66,13 +65,13 @@ Work Communicator::start(const Call& call, const CallOptions& options) {
 
 Status Communicator::run(Call call, const InSpan& in, const OutSpan& out,
                          const CallOptions& options) {
-  const Status fits = impl_->guarded([&] { return comm::fit(call, in, out, rank(), size()); });
+  const Status fits = impl_->guarded([&] { return impl_->fit(call, in, out); });
   return fits.ok() ? run(call, options) : impl_->refuse_call(fits);
 }
 Work Communicator::start(Call call, const InSpan& in, const OutSpan& out,
                          const CallOptions& options) {
   return start_one(*impl_, [&](comm::WorkState* work) {
-    const Status fits = comm::fit(call, in, out, rank(), size());
+    const Status fits = impl_->fit(call, in, out);
     return fits.ok() ? impl_->submit(call, options, work) : impl_->refuse_call(fits);
   });
 }
@@ -106,7 +105,7 @@ Result<std::optional<Envelope>> Communicator::try_probe(int peer, int tag) {
   Envelope found;
   RONDO_TRY(run_one(*impl_, probe_of(peer, tag, true, &found), {}));
   if (found.source >= 0) return std::optional<Envelope>(found);
-  RONDO_TRY(impl_->check_senders(peer));
+  RONDO_TRY(impl_->guarded([&] { return impl_->check_senders(peer); }));
   return std::optional<Envelope>();
 }
 

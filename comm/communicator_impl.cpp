@@ -172,7 +172,9 @@ Status Communicator::Impl::status() const {
 
 // A call has thrown: it may be half done, and peers may wait for the rest.
 Status Communicator::Impl::broken_off() noexcept {
-  board_->propose(base::caught());
+  const Status thrown = base::caught();
+  if (is_copy()) return thrown;  // the board is the parent's
+  board_->propose(thrown);
   Status error = executor_->withdraw();
   if (group_) (void)group_->refuse(error);
   return error;
@@ -187,7 +189,8 @@ std::vector<int> Communicator::Impl::hosts() const {
 
 Result<Plan> Communicator::Impl::plan(Collective collective, size_t count, DataType type,
                                       bool direct, Algorithm algorithm, ReduceOp op) const {
-  const Call call{.collective = collective, .count = count, .type = type, .op = op};
+  const Call call =
+      comm::without_unused({.collective = collective, .count = count, .type = type, .op = op});
   const CallOptions options{.algorithm = algorithm};
   RONDO_TRY(comm::check_values(call, options, size()));
   schedule::BlockLayout layout;

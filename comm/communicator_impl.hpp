@@ -21,6 +21,7 @@
 #include "comm/control/agent.hpp"
 #include "comm/control/endings.hpp"
 #include "comm/executor.hpp"
+#include "comm/fit_buffers.hpp"
 #include "comm/health/watch.hpp"
 #include "comm/host_executor.hpp"
 #include "comm/setup/assemble.hpp"
@@ -66,8 +67,12 @@ class Communicator::Impl {
   /// The error, raised on the board, if messages from `peer`, or from any rank, cannot come any more.
   /// Looks at most once a millisecond: for ranks that poll, because nobody watches between polls.
   Status check_senders(int peer);
-  /// A call that nothing has come of yet fails, and so does the group that it is in. The
-  /// communicator goes on.
+  /// Completes a call on typed buffers.
+  Status fit(Call& call, const InSpan& in, const OutSpan& out) const {
+    RONDO_TRY(check_process());
+    return comm::fit(call, in, out, rank(), size());
+  }
+  /// Refuses a call before it has begun, and with it the group that it is in. The communicator goes on.
   Status refuse_call(const Status& why);
   Status register_memory(void* pointer, size_t bytes);
   Status unregister_memory(void* pointer);

@@ -35,7 +35,8 @@ int64_t Executor::timeout_of(const CallOptions& options) const {
              : timeout_ns_;
 }
 
-Result<Operation> Executor::resolve(const Call& call, const CallOptions& options) {
+Result<Operation> Executor::resolve(const Call& given, const CallOptions& options) {
+  const Call call = without_unused(given);
   schedule::BlockLayout layout = layout_of(call);
   RONDO_TRY(check(call, layout, options, rank(), size()));
   return make_operation(shape_of(call, std::move(layout), options, rank()), call, options);

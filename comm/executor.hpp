@@ -47,7 +47,7 @@ class Executor {
   Executor& operator=(const Executor&) = delete;
 
   /// Checks the arguments and finds the plan.
-  Result<engine::Operation> resolve(const Call& call, const CallOptions& options);
+  Result<engine::Operation> resolve(const Call& given, const CallOptions& options);
   const Plans& plans() const { return plans_; }
   int64_t timeout_of(const CallOptions& options) const;
 
@@ -70,7 +70,8 @@ class Executor {
   virtual Status error(bool thorough) = 0;
   /// Ends what runs, after an error is on the board.
   virtual void abort() const = 0;
-  /// A call has thrown, and the error is on the board: moves nothing any more. Returns the error.
+  /// Called after a call has thrown, with the error on the board. Stops all data movement of this rank
+  /// and returns the error.
   virtual Status withdraw() noexcept = 0;
 
   /// Whether peers can access buffers of a call in place. `direct`: they are in library memory, or

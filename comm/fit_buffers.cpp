@@ -17,7 +17,7 @@ struct OneSide {
 
 Status check_size(const Call& call, const char* what, size_t has, size_t needs) {
   if (has == needs) return {};
-  return refuse(fmt::format("{}: {} holds {} elements, and {} fit the other arguments",
+  return refuse(fmt::format("{}: {} holds {} elements, but the other arguments need {}",
                             name(call.collective), what, has, needs));
 }
 
@@ -43,7 +43,7 @@ Status check_blocks(const Call& call, const char* what, size_t has, const OneSid
   }
   const size_t end = whole(own) ? end_of(own) : 0;
   if (has >= end) return {};
-  return refuse(fmt::format("{}: {} holds {} elements, and its blocks end at {}",
+  return refuse(fmt::format("{}: {} holds {} elements, but its blocks end at {}",
                             name(call.collective), what, has, end));
 }
 

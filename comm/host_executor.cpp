@@ -36,7 +36,11 @@ Status HostExecutor::run_group(Group& group, bool* begun) {
 
 Status HostExecutor::exchange(const void* own, void* all, size_t bytes,
                               board::FingerprintKind kind) {
-  const Call call{.collective = Collective::kAllGather, .in = own, .out = all, .count = bytes};
+  const Call call{.collective = Collective::kAllGather,
+                  .in = own,
+                  .out = all,
+                  .count = bytes,
+                  .type = DataType::kUint8};
   const CallOptions options{.algorithm = Algorithm::kRing};
   Shape shape = shape_of(call, {}, options, rank());
   shape.call.kind = kind;

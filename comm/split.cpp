@@ -127,10 +127,10 @@ Status Communicator::Impl::explain_failure(const SplitPart& part, const Status& 
   if (status.code() == Code::kPeerDied) {
     const comm::Deadline until(std::chrono::steady_clock::now() + kUntilDeathIsSeen, &is_known);
     RONDO_TRY(comm::poll_until({}, until).status());
+    // A connection was reset, and only its two ends know. Without this note a member whose own
+    // connections hold would wait for this rank until its deadline.
+    watch_->fail_split(part.number, status.code());
   }
-  // Nobody else knows: a member whose connection to this rank still holds would wait for it until the
-  // deadline.
-  watch_->fail_split(part.number, status.code());
   if (std::ranges::is_sorted(part.members) && part.members.back() + 1 == part.config.world_size) {
     return status;
   }

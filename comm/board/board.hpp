@@ -337,6 +337,14 @@ class Board : public BoardView {
     own_->round.store(static_cast<uint32_t>(round), std::memory_order_relaxed);
   }
 
+  /// This rank waits for news of `peer`. What it showed before stays, because others may walk along it.
+  void show_wait_for_row(int peer) const {
+    own_->waiting_since_ns.store(1, std::memory_order_relaxed);
+    if (own_->waiting_for.load(std::memory_order_relaxed) < 0) {
+      own_->waiting_for.store(peer, std::memory_order_relaxed);
+    }
+  }
+
   /// This rank has moved data. Not a read-modify-write: it is on the hot path, and with several
   /// channels a lost count is as good as a kept one.
   void progressed() const {

@@ -150,9 +150,10 @@ Status Watch::check_split(std::span<const int> ranks, uint64_t number,
   for (const int rank : ranks) {
     const uint64_t failed = board_.state(rank).failed_split.load(std::memory_order_relaxed);
     if (rank == board_.rank() || failed >> kCodeBits != number) continue;
-    return {static_cast<Code>(failed & ((1u << kCodeBits) - 1)),
-            fmt::format("{} cannot take part in this {}: its own error says why",
-                        board_.name_of(rank), what)};
+    return {
+        static_cast<Code>(failed & ((1u << kCodeBits) - 1)),
+        fmt::format("{} cannot take part in this {} ({}): see its own error", board_.name_of(rank),
+                    what, to_string(static_cast<Code>(failed & ((1u << kCodeBits) - 1))))};
   }
   return {};
 }
@@ -215,7 +216,7 @@ Status Watch::find_uneven(int peer, uint64_t sequence, const Fingerprint& call) 
 bool Watch::has_row(int peer, uint64_t sequence, NewsWait& wait) const {
   if (peer < 0 || board_.is_local(peer) || board_.has_error()) return true;
   // What makes agents send rows often (control/agent.cpp).
-  board_.show_wait(peer, 0, 0, 1);
+  board_.show_wait_for_row(peer);
   // Where one operation is missing that is remembered, the row was sent while nobody waited.
   const uint64_t oldest = oldest_remembered(sequence);
   const uint64_t begun = board_.last_begun(peer);

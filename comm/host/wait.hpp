@@ -81,7 +81,8 @@ class Waiter {
   }
 
   /// Nothing moved, and spinning is over: yields or sleeps, and returns whether a slow check (peers
-  /// alive? same operation? deadline?) is due, once a millisecond, or when a sleep of at most five has ended. `ready_at_ns`: when
+  /// alive? same operation? deadline?) is due. That is once a millisecond; a sleeping
+  /// thread checks when it wakes, after at most 5 ms. `ready_at_ns`: when
   /// something is known to become ready, 0: unknown. `may_sleep`: nothing else needs this thread
   /// (else it naps for moments only).
   bool idle(int64_t ready_at_ns, bool may_sleep);

@@ -122,7 +122,10 @@ Result<std::vector<std::string>> agree(const Bootstrap& bootstrap,
     const auto reach = reader.get<device::DeviceReach>();
     addresses.emplace_back(reader.get_text());
     if (!reader.is_done()) {
-      return Status(Code::kBootstrap, fmt::format("rank {} offers what makes no sense", rank));
+      return Status(
+          Code::kBootstrap,
+          fmt::format("rank {} sent a set-up message that this version of rondo cannot read",
+                      rank));
     }
     made.device_reach.slowest = std::max(made.device_reach.slowest, reach.slowest);
     made.device_reach.gpu_direct &= reach.gpu_direct;

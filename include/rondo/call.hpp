@@ -13,8 +13,8 @@
 #pragma GCC visibility push(default)  // librondo.so exports this part
 namespace rondo {
 
-/// Where the blocks of a _v collective lie: how many elements each has, and at which element of the
-/// buffer it begins. Each span has one entry for every rank. Without offsets the blocks follow each
+/// The size and position of each rank's block in a _v collective: how many elements it has, and at
+/// which element of the buffer it begins. Each span has one entry for every rank. Without offsets the blocks follow each
 /// other. reduce_scatter_v and scatter_v use the spans of In, all_gather_v and gather_v those of Out,
 /// all_to_all_v uses all four. Communicator's named calls say what ranks must agree on.
 struct Blocks {
@@ -22,16 +22,18 @@ struct Blocks {
 };
 
 /// A collective with its arguments: what Communicator::run() and start() take. Communicator's named
-/// calls, such as all_reduce(), make one, and document the arguments.
+/// calls, such as all_reduce(), make one, and document the arguments. A collective ignores the fields
+/// that it does not use. A call without a collective or a type is refused.
 struct Call {
-  Collective collective = Collective::kBarrier;
-  const void* in = nullptr;  // In, read by the operation
-  void* out = nullptr;       // Out, written by it
-  size_t count = 0;          // in elements, of the whole or of one block
-  DataType type = DataType::kUint8;
-  ReduceOp op = ReduceOp::kSum;    // for collectives that reduce
-  int root = 0;                    // for collectives with a root
-  const Blocks* blocks = nullptr;  // for _v collectives; only read during the call
+  Collective collective{0xff};     // not set
+  const void* in = nullptr;        // In, read by the operation
+  void* out = nullptr;             // Out, written by it
+  size_t count = 0;                // in elements, of the whole or of one block
+  DataType type{0xff};             // not set; a barrier needs none
+  ReduceOp op = ReduceOp::kSum;    // of collectives that reduce
+  int root = 0;                    // of collectives with a root
+  const Blocks* blocks = nullptr;  // of _v collectives: the address of a Blocks that lives until
+                                   // run() or start() has returned
 };
 
 /// Settings that one call may override.

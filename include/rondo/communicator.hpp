@@ -206,7 +206,7 @@ class Communicator : public NamedCalls<Communicator> {
   Status run(const Call& call, const CallOptions& options = {});
   /// Starts it, and returns at once: see the _async calls.
   Work start(const Call& call, const CallOptions& options = {});
-  /// The same with buffers that have a size and a type: fills in, out, count and type of the call.
+  /// The same with buffers that have a size and a type: replaces in, out, count and type of the call.
   Status run(Call call, const InSpan& in, const OutSpan& out, const CallOptions& options = {});
   Work start(Call call, const InSpan& in, const OutSpan& out, const CallOptions& options = {});
 

@@ -118,8 +118,8 @@ bool is_library_memory(const void* pointer, size_t bytes);
 // Communicator::unregister_device_memory(pointer) takes what was registered, and waits for nobody. A rank
 // that still uses a registration which has ended on another gets kMismatch. Replays of graphs that
 // hold operations on the memory must have ended. A rank keeps peers' memory mapped while its own
-// enqueued operations run: the call lets go of it if they have ended, else a later status() or
-// register_memory() does. Graphs may be replayed again, and go through slots, only after that: where
+// enqueued operations run: the call lets go of it if they have ended, otherwise a later status() or
+// register_device_memory() does. Graphs may be replayed again, and go through slots, only after that: where
 // there are some, synchronize this rank's streams before the call, which then lets go.
 // kInvalidArgument: the memory was not registered.
 //

@@ -17,7 +17,7 @@ class NamedCalls {
   using C = Collective;
 
  public:
-  /// One number for each rank.
+  /// The counts or offsets of a _v call: one number for each rank.
   using Counts = std::span<const size_t>;
 
   /// out[i] = op over all ranks of in[i], for `count` elements; out is the same bits on every rank.
@@ -240,7 +240,6 @@ class NamedCalls {
   Work barrier_async(const CallOptions& options = {}) {
     return self().start({C::kBarrier}, options);
   }
-  /// Of the blocks of a _v call, one for each rank.
   /// The same calls on arrays, vectors and spans (InSpan, OutSpan): count and type are theirs, and
   /// the operator is a sum where only options are passed. kInvalidArgument names a buffer whose size
   /// does not fit the call: In and Out of an all_reduce hold the same number, Out of an all_gather

@@ -6,7 +6,8 @@
  * 2. Handles are opaque and owned by the caller, who ends them with rondo_destroy or
  *    rondo_work_release. A null handle is an error; those two ignore it. A forked child's calls
  *    with its parent's handles return RONDO_INVALID_ARGUMENT.
- * 3. Values are 32-bit integers whose meaning never changes; new ones are appended.
+ * 3. Values are 32-bit integers whose meaning never changes; new ones are appended. (These rules
+ *    hold for the versions of one SONAME. Before 1.0 each minor version has its own.)
  * 4. Structs grow at their end. A struct that the caller fills begins with its size: initialise
  *    it with rondo_..._init(&it, sizeof it), then set fields. A struct that rondo fills is
  *    passed with its size. So programs compiled with an older header keep working, and a program
@@ -339,17 +340,16 @@ rondo_code rondo_barrier(rondo_communicator* communicator, const rondo_call_opti
 
 /* ---- messages between two ranks, and groups */
 
-/* The k-th send to a peer matches its k-th recv from this rank; count and type must be equal.
- * communicator.hpp says when a send returns. */
+/* Messages with tag 0. The count of a recv is the room in its buffer: a shorter message fills its
+ * front, a longer one is RONDO_MISMATCH. The types must be equal. communicator.hpp says when a send
+ * returns. */
 rondo_code rondo_send(rondo_communicator* communicator, const void* buffer, size_t count,
                       rondo_data_type type, int32_t peer, const rondo_call_options* options);
 rondo_code rondo_recv(rondo_communicator* communicator, void* buffer, size_t count,
                       rondo_data_type type, int32_t peer, const rondo_call_options* options);
 
 /* The same with tags, 0 to RONDO_MAX_TAG. A recv gets the earliest message from `peer`, or any rank,
- * with `tag`, or any, that no earlier recv gets; calls without a tag have tag 0. Its count is the
- * room in its buffer: a shorter message fills its front, a longer one is RONDO_MISMATCH.
- * communicator.hpp says what may wait for what. */
+ * with `tag`, or any, that no earlier recv gets. communicator.hpp says what may wait for what. */
 enum { RONDO_ANY_SOURCE = -2, RONDO_ANY_TAG = -1, RONDO_MAX_TAG = 32767 };
 /* What a message is, as its receiver learns it. */
 typedef struct rondo_envelope {

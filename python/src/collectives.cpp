@@ -123,7 +123,7 @@ nb::object broadcast(nb::handle self, nb::handle x, nb::handle y, int root,
              std::make_tuple(in.data, out.data, in.count, type_of(in), root));
 }
 
-nb::object reduce(nb::handle self, nb::handle x, nb::handle y, int root, const std::string& op,
+nb::object reduce(nb::handle self, nb::handle x, nb::handle y, const std::string& op, int root,
                   const nb::kwargs& options) {
   const auto& communicator = nb::cast<PyCommunicator&>(self);
   expect_root(root, communicator);
@@ -340,7 +340,7 @@ void bind_collectives(nb::class_<PyCommunicator>& c) {
   c.def("all_gather", all_gather, arg("x"), none("y"), arg("options"));
   c.def("all_to_all", all_to_all, arg("x"), none("y"), arg("options"));
   c.def("broadcast", broadcast, arg("x"), none("y"), arg("root") = 0, arg("options"));
-  c.def("reduce", reduce, arg("x"), none("y"), arg("root") = 0, arg("op") = "sum", arg("options"));
+  c.def("reduce", reduce, arg("x"), none("y"), arg("op") = "sum", arg("root") = 0, arg("options"));
   c.def("gather", gather, arg("x"), none("y"), arg("root") = 0, arg("options"));
   c.def("scatter", scatter, arg("x").none(), none("y"), arg("root") = 0, arg("options"));
   c.def("all_gather_v", all_gather_v, arg("x"), arg("y"), arg("counts"), none("offsets"),

@@ -56,7 +56,9 @@ class Bootstrap::Impl {
     auto all = RONDO_TRY(star_->finish(kind, bytes, near_ ? std::span<const int>() : given));
     if (near_) {
       auto local = near_->finish(kind, {}, given);
-      RONDO_TRY(on_host(local.status()));
+      // After a barrier over TCP other ranks may close their connections, which explains nothing.
+      const bool is_last = kind == FrameKind::kBarrier && !local.ok();
+      RONDO_TRY(is_last ? star_->fail(local.status()) : on_host(local.status()));
       const std::span<const int> members = hosts_.ranks_on(hosts_.host_of(star_->rank()));
       for (size_t i = 0; i < members.size(); ++i) {
         all[static_cast<size_t>(members[i])].fds = std::move((*local)[i].fds);

@@ -2,6 +2,7 @@
 // nothing: the communicator works on afterwards.
 #include <sys/resource.h>
 
+#include <array>
 #include <cstdlib>
 
 #include "rondo/rondo.h"
@@ -45,6 +46,37 @@ const std::pair<DataType, double> kFactors[] = {
     {DataType::kFloat64, 1e300}};
 
 }  // namespace
+
+TEST_CASE("a call ignores what its collective does not use, and refuses what it needs and lacks") {
+  run_ok(How::kForks, 2, [](Communicator& comm) {
+    using C = Collective;
+    const int r = comm.rank();
+    std::array<int32_t, 4> in{r, r, r, r}, out{};
+    // Nothing of these differs for the collective.
+    const size_t sent = r == 0 ? 3 : 7;
+    expect_ok(
+        comm.run({C::kAllGather, &in, &out, 1, kInt, r == 0 ? ReduceOp::kMax : ReduceOp::kSum, r}),
+        "all_gather");
+    expect(out[0] == 0 && out[1] == 1, "gathered");
+    expect_ok(comm.run({C::kBarrier, &in, &out, sent, r == 0 ? kInt : kFloat, ReduceOp::kSum, r}),
+              "barrier");
+    const std::array<size_t, 2> ones{1, 1};
+    const Blocks blocks{ones, {}, ones, {}};
+    expect_ok(comm.run({C::kAllToAllV, &in, &out, sent, kInt, ReduceOp::kSum, r, &blocks}),
+              "all_to_all_v");
+    std::array<unsigned char, 2> bytes{0x7f, 0}, all{};
+    expect_ok(comm.run({C::kAllGather, &bytes, &all, 1, DataType::kBool, ReduceOp::kMulSum}),
+              "all_gather of bytes");
+    expect(all[0] == 0x7f && all[1] == 0x7f, "copied");
+    expect_ok(comm.run({C::kBroadcast, &in, &out, 1, kFloat, ReduceOp::kBand, 0}), "broadcast");
+    expect_refused(comm.run({.in = &in, .out = &out, .count = 1, .type = kInt}),
+                   "Call::collective");
+    expect_refused(comm.run({.collective = C::kAllReduce, .in = &in, .out = &out, .count = 1}),
+                   "unknown data type 255");
+    expect_refused(comm.run({C::kAllGatherV, &in, &out, 0, kInt}), "Call::blocks is null");
+    expect_ok(comm.barrier(), "barrier");
+  });
+}
 
 TEST_CASE("bad arguments are refused by value, and the communicator goes on", "[one_host]") {
   run_ok(How::kForks, 2, [](Communicator& comm) {

@@ -168,7 +168,7 @@ TEST_CASE("buffers that do not fit a call are refused by size, and the communica
                    "reduce_scatter: in holds 12 elements, and 9 fit");
     expect_refused(comm.all_to_all(four, out3), "all_to_all: in holds 4 elements, and 3 fit");
     expect_refused(comm.all_gather_v(four, out12, counts, offsets),
-                   "out holds 12 elements, and its blocks end at 13");
+                   "out holds 12 elements, but its blocks end at 13");
     expect_refused(comm.all_gather_v(twelve, out13, counts, offsets),
                    "all_gather_v: in holds 12 elements, and 4 fit");
     expect_refused(comm.all_gather_v(four, out12, two, {}), "2 counts and 2 offsets");
