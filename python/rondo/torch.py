@@ -304,7 +304,8 @@ class RondoBackend(Backend):
         calls = []
         for tensor in tensors:
             x, named = reduced(tensor, opts.reduceOp, "the tensor", any_order=True)
-            calls.append((self._communicator.reduce, (x, x if self.rank() == opts.rootRank else None, opts.rootRank), named))
+            named |= {"root": opts.rootRank}
+            calls.append((self._communicator.reduce, (x, x if self.rank() == opts.rootRank else None), named))
         return self._run(calls, tensors, opts)
 
     def broadcast(self, tensors, opts):

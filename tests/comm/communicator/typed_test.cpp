@@ -161,22 +161,27 @@ TEST_CASE("buffers that do not fit a call are refused by size, and the communica
     std::vector<float> out3(3), out12(12), out13(13);
     std::vector<double> doubles(4);
     const std::vector<size_t> counts{4, 4, 4}, offsets{0, 4, 9}, two{4, 4};
-    expect_refused(comm.all_reduce(four, out3), "all_reduce: out holds 3 elements, and 4 fit");
+    expect_refused(comm.all_reduce(four, out3),
+                   "all_reduce: out holds 3 elements, but the other arguments need 4");
     expect_refused(comm.all_reduce(four, doubles), "all_reduce: in holds float, out holds double");
-    expect_refused(comm.all_gather(four, out13), "all_gather: out holds 13 elements, and 12 fit");
+    expect_refused(comm.all_gather(four, out13),
+                   "all_gather: out holds 13 elements, but the other arguments need 12");
     expect_refused(comm.reduce_scatter(twelve, out3),
-                   "reduce_scatter: in holds 12 elements, and 9 fit");
-    expect_refused(comm.all_to_all(four, out3), "all_to_all: in holds 4 elements, and 3 fit");
+                   "reduce_scatter: in holds 12 elements, but the other arguments need 9");
+    expect_refused(comm.all_to_all(four, out3),
+                   "all_to_all: in holds 4 elements, but the other arguments need 3");
     expect_refused(comm.all_gather_v(four, out12, counts, offsets),
                    "out holds 12 elements, but its blocks end at 13");
     expect_refused(comm.all_gather_v(twelve, out13, counts, offsets),
-                   "all_gather_v: in holds 12 elements, and 4 fit");
+                   "all_gather_v: in holds 12 elements, but the other arguments need 4");
     expect_refused(comm.all_gather_v(four, out12, two, {}), "2 counts and 2 offsets");
     expect_refused(comm.exclusive_scan_async(four, out3).wait(),
                    "exclusive_scan: out holds 3 elements");
     if (comm.rank() == 1) {
-      expect_refused(comm.gather(four, out13, 1), "gather: out holds 13 elements, and 12 fit");
-      expect_refused(comm.broadcast(four, out3, 1), "broadcast: out holds 3 elements, and 4 fit");
+      expect_refused(comm.gather(four, out13, 1),
+                     "gather: out holds 13 elements, but the other arguments need 12");
+      expect_refused(comm.broadcast(four, out3, 1),
+                     "broadcast: out holds 3 elements, but the other arguments need 4");
     }
     // A refused call spoils its group.
     expect_ok(comm.group_start(), "group_start");
