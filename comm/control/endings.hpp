@@ -1,6 +1,6 @@
-// Which ranks of a communicator have ended or left, for shrink(). The board says so of ranks of this
-// host, and of what agents have proved. Of a rank on another host whose agent may have ended, too, the
-// port at which it listens is asked.
+// Finds which ranks of a communicator have ended or left, for shrink(). The board records what this
+// host and the agents have proved. If the agent of another host may have ended as well, this connects to
+// the port at which the rank listens.
 #pragma once
 
 #include <cstdint>

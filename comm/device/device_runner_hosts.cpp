@@ -78,8 +78,8 @@ void DeviceRunner::lose_wire(const Status& why) {
   }
 }
 
-// Kernels stop before this thread waits for news. Whoever reads their reports meanwhile waits for what
-// is found here (explain_reports).
+// Kernels stop before this thread waits for news. A thread that reads their reports in the meantime waits
+// for the cause that is found here (explain_reports).
 Status DeviceRunner::explain_lost() {
   const uint64_t sequence = sequence_.load(std::memory_order_relaxed);
   const auto posted = board_.read(board_.rank(), sequence);

@@ -13,11 +13,11 @@
 
 namespace rondo::board {
 
-/// From `first` on the ranks each of which waits for the next one, as `next` says. The last one waits
-/// for none of `ranks`, or for one of the path.
+/// Returns the path that begins at `first`: each rank waits for the next one, which next() returns. The
+/// path ends at a rank that waits for no other, or for one that is on the path already.
 std::vector<int> follow(int first, size_t ranks, const std::function<int(int)>& next);
 
-/// The rank whose process that of `rank` waits for in another communicator, or -1: none of these.
+/// Returns the rank for whose process the process of `rank` waits in another communicator, or -1.
 int awaited_elsewhere(std::span<const Observation> ranks, int rank);
 
 /// A wait in which nothing has moved.
@@ -29,7 +29,7 @@ struct Stall {
   /// that other one.
   std::function<int(int)> source;
 };
-/// The rank that the others wait for, and that waits for none itself; -1: there is none.
+/// Returns the rank for which the others wait while it waits for no rank, or -1 if there is none.
 int find_culprit(const Stall& stall);
 
 /// The first operation that the board remembers of a rank that is in operation `sequence`.
@@ -37,9 +37,9 @@ inline uint64_t oldest_remembered(uint64_t sequence) {
   return sequence > kHistory ? sequence - kHistory + 1 : 1;
 }
 /// The error if two ranks have called different operations, or different counts of an all_to_all_v, in
-/// first..last, as far as the board remembers both; else ok.
+/// first..last, as far as the board remembers both. Otherwise ok.
 Status disagreement(const Board& board, int rank, int peer, uint64_t first, uint64_t last);
-/// The error if two ranks disagree about what passes between them in an all_to_all_v; else ok.
+/// The error if two ranks disagree about what passes between them in an all_to_all_v. Otherwise ok.
 Status uneven(const Board& board, int rank, int peer, uint64_t sequence, const Fingerprint& call);
 /// The error for two ranks that have called different operations.
 Status unlike_calls(uint64_t sequence, int rank, const std::string& called, int peer,

@@ -13,8 +13,8 @@ namespace rondo::run {
 
 struct JobHost {
   std::string name;
-  int ranks = 0;    // that the list names
-  int without = 0;  // how often the list names the host without a number of ranks
+  int ranks = 0;    // the sum of the numbers after the host's name
+  int without = 0;  // how often the host's name has no number
 };
 
 /// "a:2,b:2", or "a,b" for hosts whose number of ranks place_ranks() finds. IPv6 addresses are in

@@ -218,7 +218,8 @@ std::optional<std::string> read_text(const std::string& path) {
   return text;
 }
 
-/// The value of -n or --nproc-per-node, if given. Nothing, and a logged reason: it is wrong.
+/// Reads the value of -n or --nproc-per-node, if it is given. Returns false, and logs the reason, if it
+/// is wrong.
 bool read_ranks(const char* flag, const std::optional<std::string>& text,
                 std::optional<int>* ranks) {
   if (!text) return true;
@@ -229,8 +230,7 @@ bool read_ranks(const char* flag, const std::optional<std::string>& text,
   return false;
 }
 
-/// The hosts of --hosts or --hostfile as the list has them. Nothing, and a logged reason: it is
-/// wrong.
+/// The hosts of --hosts or --hostfile. Returns nothing, and logs the reason, if the list is wrong.
 std::optional<std::vector<rondo::run::JobHost>> listed_hosts(const RunFlags& flags) {
   std::string text;
   if (flags.hostfile) {
@@ -254,8 +254,8 @@ std::optional<std::vector<rondo::run::JobHost>> listed_hosts(const RunFlags& fla
   return std::nullopt;
 }
 
-/// Where the ranks run. Without a list it is one host without a name, this one. Nothing, and a logged reason: a flag is
-/// wrong.
+/// Where the ranks run. Without a list that is this host, with an empty name. Returns nothing, and logs
+/// the reason, if a flag is wrong.
 std::optional<std::vector<rondo::run::JobHost>> hosts_of(const RunFlags& flags) {
   const bool here = !flags.hosts && !flags.hostfile;
   rondo::run::JobRanks ranks;

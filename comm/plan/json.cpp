@@ -47,7 +47,7 @@ ordered_json host_bytes_json(const HostBytes& h) {
   return {{"host", h.host}, {"ranks", h.ranks}, {"sent", h.sent}, {"received", h.received}};
 }
 
-/// null: none.
+/// null if there is no value.
 template <class T>
 ordered_json optional_json(const std::optional<T>& value) {
   return value ? ordered_json(*value) : ordered_json();
