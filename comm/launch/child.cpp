@@ -55,7 +55,7 @@ struct Pipe {
   _exit(kNotFoundExit);
 }
 
-/// What the child says of itself; 0: the program has begun, by which its end of the pipe closes.
+/// Returns the errno that the child has sent, or 0 if the pipe was closed because the program began.
 int read_failure(int fd) {
   int error = 0;
   ssize_t got = 0;

@@ -110,8 +110,8 @@ std::string pack(const Offered& offered) {
   return packed.put_text(offered.address).take();
 }
 
-/// Leaves in `memory` what all ranks of this host reach, and in `made` what all devices do. Returns the
-/// addresses.
+/// Keeps in `memory` only what all ranks of this host can reach, and sets in `made` what all devices can
+/// reach. Returns the addresses.
 Result<std::vector<std::string>> agree(const Bootstrap& bootstrap,
                                        const std::vector<Parcel>& exchanged, PeerMemory& memory,
                                        HostLayers& made) {
